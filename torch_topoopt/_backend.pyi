@@ -73,10 +73,13 @@ class Session:
         """
         Before a cable that is in use is dialled anew, to be replaced; False if it is not.
         """
-    def circuit_client(self, fd: int, members: int) -> CircuitClient:
+    def circuit_client(
+        self, fd: int, members: int, exchanges: bool, least_s: float
+    ) -> CircuitClient:
         """
         To ask over a connected stream socket, which it takes over, what moves the circuits of the
-        session's `members` servers.
+        session's `members` servers: of all-to-alls if `exchanges`, and of other collectives that
+        are predicted to take `least_s` or more.
         """
     def end_move(self, cable: int) -> None:
         """

@@ -57,9 +57,11 @@ c10::intrusive_ptr<ProcessGroupTopoopt> makeGroup(
 }
 
 // Its destructor waits for the reactor thread, which must not wait for the GIL.
-std::shared_ptr<CircuitClient> makeCircuitClient(Session& session, int fd, int members) {
+std::shared_ptr<CircuitClient> makeCircuitClient(Session& session, int fd, int members,
+                                                 bool exchanges, double least_s) {
   const py::gil_scoped_release released;
-  return {new CircuitClient(session.endpoint(), fd, members), [](CircuitClient* control) {
+  return {new CircuitClient(session.endpoint(), fd, members, {exchanges, least_s}),
+          [](CircuitClient* control) {
             if (PyGILState_Check() == 0) return delete control;
             const py::gil_scoped_release released;
             delete control;
@@ -268,8 +270,10 @@ void bindSession(py::module_& module) {
   bindCables(session);
   session
       .def("circuit_client", &makeCircuitClient, py::arg("fd"), py::arg("members"),
+           py::arg("exchanges"), py::arg("least_s"),
            "To ask over a connected stream socket, which it takes over, what moves the circuits of "
-           "the session's `members` servers.")
+           "the session's `members` servers: of all-to-alls if `exchanges`, and of other "
+           "collectives that are predicted to take `least_s` or more.")
       .def("hold", &Session::hold)
       .def("release", &Session::release, py::arg("limit"), no_gil)
       .def("release_aborted", &Session::groupAborted, py::arg("why"), no_gil)

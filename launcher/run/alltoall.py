@@ -1,4 +1,4 @@
-"""`topoopt run --alltoall`: whether circuits move during the all-to-alls of a job.
+"""`topoopt run --alltoall` and `--collectives`: whether circuits move during those of a job.
 
 This needs a switch between the servers, and hosts that forward for each other: emulated servers
 with --fabric netns --switch-delay S --relay kernel, and one rank on each.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher.errors import InputError
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.driver import FabricDriver
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Cluster, Plan
-    from torch_topoopt.reconfiguration.circuit_service import MovedExchange
+    from torch_topoopt.reconfiguration.circuit_service import (
+        Choice,
+        MovedCollective,
+        MovedExchange,
+    )
     from torch_topoopt.runtime.metrics import MetricsWriter
 
 MATRIX_FILE = "alltoall.npy"  # in the folder of the run
@@ -40,19 +45,25 @@ def add_options(group: argparse._ActionsContainer) -> None:
         "(auto, default), never (static), or always (reconfigure); on emulated servers with "
         "--switch-delay and --relay kernel",
     )
+    group.add_argument(
+        "--collectives",
+        choices=CHOICES,
+        default="auto",
+        help="the same for AllReduce, AllGather, ReduceScatter and Broadcast of all ranks",
+    )
 
 
 def check(arguments: argparse.Namespace, cluster: Cluster) -> None:
     """Raises InputError for options that exclude each other."""
-    if arguments.alltoall != "reconfigure":
-        return
-    why = _obstacle(arguments.switch_delay, arguments.relay, cluster)
-    if why:
-        raise InputError(f"alltoall: reconfigure is not possible: {why}")
+    for option in ("alltoall", "collectives"):
+        if getattr(arguments, option) != "reconfigure":
+            continue
+        if why := _obstacle(arguments.switch_delay, arguments.relay, cluster):
+            raise InputError(f"{option}: reconfigure is not possible: {why}")
 
 
 def _obstacle(switch_delay_s: float | None, relay: str, cluster: Cluster) -> str:
-    """Why circuits cannot move during all-to-alls; "" if they can."""
+    """Why circuits cannot move during collectives; "" if they can."""
     if switch_delay_s is None:
         return "there is no switch between the servers; use --fabric netns --switch-delay SECONDS"
     if relay != "kernel":
@@ -64,13 +75,39 @@ def _obstacle(switch_delay_s: float | None, relay: str, cluster: Cluster) -> str
     return ""
 
 
-class AllToAlls:
-    """The all-to-alls of one run, for its summary and its metrics."""
+@dataclass
+class MoveCounts:
+    """Collectives of one kind, by what circuits did during them."""
 
-    JSON_FIELDS: ClassVar = ("moved", "stayed", "stopped", "matrix")
     moved: int = 0
     stayed: int = 0
     stopped: int = 0
+
+    def add(self, choice: Choice, error: str) -> None:
+        if error:
+            self.stopped += 1
+        elif choice.schedule is None:
+            self.stayed += 1
+        else:
+            self.moved += 1
+
+    def described(self, name: str) -> str:
+        """One line; "" without a collective."""
+        if not self.moved + self.stayed + self.stopped:
+            return ""
+        return (
+            f"{name}: {self.moved} over circuits that moved, {self.stayed} over those of the "
+            f"plan, {self.stopped} stopped because circuits stayed dark"
+        )
+
+
+class AllToAlls:
+    """The all-to-alls of one run, and the other collectives for which circuits could move, for its
+    summary and its metrics."""
+
+    JSON_FIELDS: ClassVar = ("counts.moved", "counts.stayed", "counts.stopped", "matrix")
+    counts: MoveCounts
+    others: MoveCounts  # of the other collectives
 
     def __init__(self, terminal: Terminal, metrics: MetricsWriter, folder: Path) -> None:
         self._terminal = terminal
@@ -79,38 +116,38 @@ class AllToAlls:
         self._sum: NDArray[np.int64] | None = None  # of the byte matrices
         self._count = 0  # of the matrices
         self._lock = threading.Lock()
-        self._said: set[tuple[str, int]] = set()  # kinds of choices, and powers of two of bytes
+        self._said: set[tuple[str, str, int]] = set()  # also powers of two of bytes
+        self.counts = MoveCounts()
+        self.others = MoveCounts()
 
-    def add(self, exchange: MovedExchange) -> None:
+    def add(self, ended: MovedExchange | MovedCollective) -> None:
         """Called by the thread that serves the ranks. Every kind of choice is printed once for each
         power of two of bytes."""
-        schedule = exchange.choice.schedule
+        matrix = getattr(ended, "matrix", None)
+        collective = getattr(ended, "collective", "all_to_all")
+        choice = ended.choice
         with self._lock:
-            if exchange.error:
-                self.stopped += 1
-            elif schedule is None:
-                self.stayed += 1
-            else:
-                self.moved += 1
-            self._measure(exchange.matrix)
-            kind = (exchange.choice.kind, exchange.total_bytes.bit_length())
+            (self.others if matrix is None else self.counts).add(choice, ended.error)
+            if matrix is not None:
+                self._measure(matrix)
+            kind = (collective, choice.kind, ended.total_bytes.bit_length())
             said = kind in self._said
             self._said.add(kind)
         self._metrics.write(
             "alltoall",
-            total_bytes=exchange.total_bytes,
-            topologies=0 if schedule is None else schedule.reconfigurations,
-            why=exchange.choice.why,
-            moving_predicted_s=exchange.choice.moving_predicted_s,
-            static_predicted_s=exchange.choice.static_predicted_s,
-            seconds=exchange.seconds,
-            moving_s=exchange.moving_s,
-            error=exchange.error,
+            collective=collective,
+            total_bytes=ended.total_bytes,
+            topologies=0 if choice.schedule is None else choice.schedule.reconfigurations,
+            why=choice.why,
+            moving_predicted_s=choice.moving_predicted_s,
+            static_predicted_s=choice.static_predicted_s,
+            seconds=ended.seconds,
+            moving_s=ended.moving_s,
+            error=ended.error,
         )
         if not said:
-            self._terminal.note(
-                f"      all-to-all of {format_bytes(exchange.total_bytes)}: {exchange.choice.why}"
-            )
+            name = "all-to-all" if matrix is not None else collective
+            self._terminal.note(f"      {name} of {format_bytes(ended.total_bytes)}: {choice.why}")
 
     def _measure(self, matrix: NDArray[np.int64]) -> None:
         if self._sum is None or self._sum.shape != matrix.shape:  # fewer servers after a restart
@@ -127,15 +164,12 @@ class AllToAlls:
 
                 np.save(self._file, -(-self._sum // self._count))
 
-    def described(self) -> str:
-        """One line; "" without an all-to-all."""
-        if not self.moved + self.stayed + self.stopped:
-            return ""
-        return (
-            f"all-to-alls: {self.moved} over circuits that moved, {self.stayed} over those of the "
-            f"plan, {self.stopped} stopped because circuits stayed dark; bytes of each pair: "
-            f"{self._file}"
-        )
+    def described(self) -> list[str]:
+        """A line for all-to-alls, and one for the others, if there are any."""
+        lines = [self.counts.described("all-to-alls"), self.others.described("other collectives")]
+        if lines[0]:
+            lines[0] += f"; bytes of each pair: {self._file}"
+        return [line for line in lines if line]
 
     def matrix(self) -> Path | None:
         """The file of write(); None without an all-to-all."""
@@ -144,32 +178,44 @@ class AllToAlls:
 
 @contextlib.contextmanager
 def served(
-    choice: str, fabric: FabricDriver, plan: Plan, all_to_alls: AllToAlls, terminal: Terminal
+    choices: tuple[str, str],
+    fabric: FabricDriver,
+    plan: Plan,
+    all_to_alls: AllToAlls,
+    terminal: Terminal,
 ) -> Iterator[str]:
     """Inside, ranks may move the circuits of `fabric`; yields the path of the service's socket.
 
-    It is "" if circuits stay. Raises FabricError if the first move fails.
+    It is "" if circuits stay. `choices` are those of --alltoall and --collectives. Raises
+    FabricError if the first move fails.
     """
     from torch_topoopt.fabric.netns.fabric import NetnsFabric
 
-    if choice == "static" or not isinstance(fabric, NetnsFabric) or not fabric.switched:
+    if set(choices) == {"static"} or not isinstance(fabric, NetnsFabric) or not fabric.switched:
         yield ""
         return
     if why := _obstacle(fabric.switch().delay_s, fabric.relay, plan.cluster):
-        terminal.note(f"      all-to-alls keep the circuits of the plan: {why}")
+        terminal.note(f"      collectives keep the circuits of the plan: {why}")
         yield ""
         return
     from torch_topoopt.reconfiguration.alltoall_choice import AllToAllChooser, measured_move_s
     from torch_topoopt.reconfiguration.circuit_service import CircuitService
+    from torch_topoopt.reconfiguration.collective_choice import CollectiveChooser
 
+    exchanges, others = choices
     mover = fabric.circuit_mover(plan)
     with contextlib.ExitStack() as stack:
         stack.callback(mover.close)
         move_s = measured_move_s(plan, mover)
-        chooser = AllToAllChooser(
-            plan, move_s, always=choice == "reconfigure", gbps=fabric.paced_gbps(plan)
-        )
-        stack.callback(chooser.close)
-        terminal.note(f"      all-to-alls may move circuits: a move takes {format_seconds(move_s)}")
-        service = CircuitService(plan.cluster.servers, mover, chooser, all_to_alls.add)
+        gbps = fabric.paced_gbps(plan)
+        chooser = collectives = None
+        if exchanges != "static":
+            always = exchanges == "reconfigure"
+            chooser = AllToAllChooser(plan, move_s, always=always, gbps=gbps)
+            stack.callback(chooser.close)
+        if others != "static":
+            always = others == "reconfigure"
+            collectives = CollectiveChooser(plan, move_s, always=always, gbps=gbps)
+        terminal.note(f"      collectives may move circuits: a move takes {format_seconds(move_s)}")
+        service = CircuitService(plan.cluster.servers, mover, chooser, all_to_alls.add, collectives)
         yield stack.enter_context(service).path

@@ -164,8 +164,9 @@ class RunInProgress:
             driver = self.driver()
             try:
                 wiring = self.wire(plan, driver)
+                choices = (self.options.alltoall, self.options.collectives)
                 with alltoall.served(
-                    self.options.alltoall, driver, plan, self.all_to_alls, self.terminal
+                    choices, driver, plan, self.all_to_alls, self.terminal
                 ) as circuits:
                     variables = self._variables(plan, wiring, circuits)
                     failures = self.train(self._hosts(driver, plan), variables)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 GPUS_VARIABLE = "TOPOOPT_SERVER_GPUS"  # of emulated servers; see processes/rank_main.py
 WIRING_FILE = "wiring.nccl"  # in the folder of the run
 
+_CIRCUITS_STAY = "circuits do not move under NCCL"
+
 
 def add_options(group: argparse._ActionsContainer) -> None:
     group.add_argument(
@@ -39,7 +41,8 @@ def check(arguments: argparse.Namespace, cluster: Cluster, plan: Plan | None) ->
         ("relay", arguments.relay == "kernel", "kernel: NCCL's plugin relays by itself"),
         ("take-over", arguments.take_over, "puts topoopt in NCCL's place, which --nccl keeps"),
         ("transport", arguments.transport not in (None, "tcp"), "NCCL's plugin has links over TCP"),
-        ("alltoall", arguments.alltoall == "reconfigure", "circuits do not move under NCCL"),
+        ("alltoall", arguments.alltoall == "reconfigure", _CIRCUITS_STAY),
+        ("collectives", arguments.collectives == "reconfigure", _CIRCUITS_STAY),
         (
             "plan",
             plan is not None and not plan.is_data_parallel,

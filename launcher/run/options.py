@@ -60,6 +60,7 @@ class RunOptions:
     fabric: str
     relay: Literal["user", "kernel"]
     alltoall: Literal["auto", "static", "reconfigure"]
+    collectives: Literal["auto", "static", "reconfigure"]
     switch_delay_s: float | None
     source: DemandSource
     take_over: tuple[str, ...]
@@ -113,6 +114,7 @@ def parse(argv: list[str]) -> RunOptions:
         fabric=arguments.fabric,
         relay=arguments.relay,
         alltoall=arguments.alltoall,
+        collectives=arguments.collectives,
         switch_delay_s=arguments.switch_delay,
         source=source,
         take_over=arguments.take_over,

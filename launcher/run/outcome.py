@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from torch_topoopt.launcher.run.alltoall import AllToAlls
+    from torch_topoopt.launcher.run.alltoall import AllToAlls, MoveCounts
     from torch_topoopt.launcher.run.in_progress import RunInProgress
     from torch_topoopt.launcher.run.ranks import RankFailure
     from torch_topoopt.launcher.run.requested_groups import RequestedGroups
@@ -53,6 +53,7 @@ class RunResult:
     plan: plan_tables.PlanFigures
     groups: RequestedGroups
     alltoall: AllToAlls
+    collectives: MoveCounts
     links: Sequence[LinkTraffic]
     iterations: link_bytes.IterationFigures | None
     work: WorkFigures
@@ -102,6 +103,7 @@ def finish(
         plan=plan_tables.PlanFigures(plan),
         groups=groups,
         alltoall=job.all_to_alls,
+        collectives=job.all_to_alls.others,
         links=links,
         iterations=link_bytes.iteration_figures(
             plan,
@@ -169,7 +171,7 @@ def _summary(
     job: RunInProgress, page: Path | None, tracked: dict[str, Path], *, failed: bool
 ) -> None:
     terminal = job.terminal
-    if moves := job.all_to_alls.described():
+    for moves in job.all_to_alls.described():
         terminal.line(moves)
     logs = job.folder / "logs"
     if logs.is_dir():

@@ -11,15 +11,18 @@ import pytest
 from support.limits import limit_s
 from support.memory_mover import MemoryMover
 
+from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import shift_schedule
 from torch_topoopt.reconfiguration.all_to_all.sweep import strategies
 from torch_topoopt.reconfiguration.all_to_all.uneven import uneven_strategy
 from torch_topoopt.reconfiguration.circuit_service import (
     Choice,
     CircuitService,
+    MovedCollective,
     MovedExchange,
     hops_of,
 )
+from torch_topoopt.reconfiguration.collectives.stepped import stepped_collectives
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 SERVERS = 4
 LIMIT_S = limit_s(10.0)
 SCHEDULE = shift_schedule(SERVERS, (1, 3))
+COSTS = CircuitCosts(0.1, 1e-4, 0.01)
 
 
 class FakeRank:
@@ -42,6 +46,7 @@ class FakeRank:
         self.connection.connect(path)
         self._file = self.connection.makefile("r")
         self.say(f"server {server}")
+        self.greeting = self.hear()
 
     def say(self, line: str) -> None:
         self.connection.sendall(line.encode() + b"\n")
@@ -54,26 +59,45 @@ class FakeRank:
         self.connection.close()
 
 
+class CollectiveChoices:
+    """Moves circuits for an AllReduce."""
+
+    least_s = 0.25
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int, float]] = []
+        (_, self.schedule) = stepped_collectives("all_reduce", SERVERS, 1, COSTS, 1e6)
+
+    def __call__(self, collective: str, total_bytes: int, planned_s: float) -> Choice:
+        self.calls.append((collective, total_bytes, planned_s))
+        moves = collective == "all_reduce"
+        return Choice(self.schedule if moves else None, "moves" if moves else "stays")
+
+
 class Bench:
     def __init__(self) -> None:
         self.mover = MemoryMover()
         self.matrices: list[NDArray[np.int64]] = []
-        self.ended: list[MovedExchange] = []
+        self.ended: list[MovedExchange | MovedCollective] = []
         self._over = threading.Semaphore(0)
-        self.service = CircuitService(SERVERS, self.mover, self._choose, self._on_end)
+        self.choices = CollectiveChoices()
+        self.service = CircuitService(SERVERS, self.mover, self._choose, self._on_end, self.choices)
         self.ranks = [FakeRank(self.service.path, server) for server in range(SERVERS)]
 
     def _choose(self, matrix: NDArray[np.int64]) -> Choice:
         self.matrices.append(matrix)
         return Choice(None, "small") if matrix.sum() < 1000 else Choice(SCHEDULE, "large")
 
-    def _on_end(self, exchange: MovedExchange) -> None:
-        self.ended.append(exchange)
+    def _on_end(self, ended: MovedExchange | MovedCollective) -> None:
+        self.ended.append(ended)
         self._over.release()
 
-    def wait_for_end(self) -> MovedExchange:
+    def wait_for_end(self) -> MovedExchange | MovedCollective:
         assert self._over.acquire(timeout=LIMIT_S)
         return self.ended[-1]
+
+    def ask_collective(self, name: str, number: int, size: int = 1000) -> None:
+        self.all_say(f"collective 5 {number} {name} {size} 77 0.5")
 
     def all_say(self, line: str) -> None:
         for rank in self.ranks:
@@ -120,6 +144,7 @@ def test_each_topology_comes_when_all_are_ready_and_the_plans_circuits_last(benc
         assert bench.all_hear() == f"moved 5 0 {topology}"
     assert bench.mover.at == [None, 0, 1, None]
     exchange = bench.wait_for_end()
+    assert isinstance(exchange, MovedExchange)
     assert exchange.choice.why == "large"
     assert exchange.matrix.ravel().tolist() == expected
     assert exchange.total_bytes == sum(expected)
@@ -226,6 +251,64 @@ def test_circuits_are_back_when_it_is_closed(bench: Bench) -> None:
     bench.service.close()
     assert bench.mover.at == [None, 0, None]
     assert bench.mover.closed
+
+
+def test_ranks_learn_what_to_request(bench: Bench) -> None:
+    assert {rank.greeting for rank in bench.ranks} == {"asks 1 0.25"}
+    with CircuitService(SERVERS, MemoryMover(), None) as service:
+        rank = FakeRank(service.path, 0)
+        assert rank.greeting == "asks 0 inf"
+        rank.close()
+
+
+def test_circuits_move_for_an_all_reduce_and_ranks_get_its_hops(bench: Bench) -> None:
+    bench.ask_collective("all_reduce", 0)
+    what, ident, parts, blocks, *words = bench.all_hear().split(" ")
+    assert [what, int(parts), int(blocks)] == ["blocks", 1, SERVERS]
+    sent = []
+    while words:
+        count = int(words.pop(0))
+        hops = np.array(words[: 5 * count], dtype=np.int64).reshape(-1, 5)
+        sent.append([tuple(hop) for hop in hops.tolist()])
+        del words[: 5 * count]
+    assert sent == bench.choices.schedule.hops()
+    assert len(sent) == 3
+    what, group, number, program, channel = bench.all_hear().split(" ")
+    assert [what, group, number, program] == ["move", "5", "0", ident]
+    for topology in range(4):
+        bench.all_say(f"ready 5 0 {topology}")
+        assert bench.all_hear() == f"moved 5 0 {topology}"
+    assert bench.mover.at == [None, 0, 1, 2, None]
+    assert bench.mover.topologies == bench.choices.schedule.links.tolist()
+    ended = bench.wait_for_end()
+    assert isinstance(ended, MovedCollective)
+    assert (ended.collective, ended.total_bytes, ended.error) == ("all_reduce", 1000, "")
+    assert 0 <= ended.moving_s <= ended.seconds
+    assert bench.choices.calls == [("all_reduce", 1000, 0.5)]
+    bench.ask_collective("all_reduce", 1)
+    assert bench.all_hear() == f"move 5 1 {ident} {channel}", "hops are sent once"
+
+
+def test_a_collective_that_does_not_pay_stays(bench: Bench) -> None:
+    bench.ask_collective("all_gather", 2)
+    assert bench.all_hear() == "stay 5 2"
+    bench.all_say("done 5 2")
+    assert bench.wait_for_end().choice.schedule is None
+    assert bench.mover.at == [None]
+
+
+@pytest.mark.parametrize("other", ["collective 5 0 all_reduce 8 78 0.5", "ask 5 0 1 1 1 1"])
+def test_ranks_that_disagree_compare_their_calls_on_the_plans_circuits(
+    bench: Bench, other: str
+) -> None:
+    for rank in bench.ranks[1:]:
+        rank.say("collective 5 0 all_reduce 8 77 0.5")
+    bench.ranks[0].say(other)
+    assert bench.all_hear() == "stay 5 0"
+    bench.all_say("done 5 0")
+    begin(bench, 1)
+    assert not bench.ended
+    assert not bench.choices.calls
 
 
 def uneven_schedule() -> AllToAllSchedule:

@@ -224,6 +224,14 @@ def test_all_to_alls_show_what_was_chosen_predicted_and_measured(run: Path) -> N
     assert "are not shown" not in page.sections["headline"]
 
 
+def test_other_collectives_are_told_from_all_to_alls(run: Path) -> None:
+    events = [alltoall_event(2, 1.25), {**alltoall_event(2, 1.25), "collective": "all_reduce"}]
+    (run / "metrics.jsonl").write_text(as_lines(events))
+    section = report(run)[1].sections["alltoalls"]
+    assert section.count("moving is faster") == 2
+    assert section.index("all_to_all") < section.index("all_reduce")
+
+
 def test_a_run_without_all_to_alls_has_no_section_on_them(run: Path) -> None:
     _, page = report(run)
     assert "alltoalls" not in page.sections

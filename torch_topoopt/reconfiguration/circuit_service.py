@@ -1,16 +1,18 @@
-"""Moves circuits for the all-to-alls of a job, on requests of its ranks.
+"""Moves circuits for the collectives of a job, on requests of its ranks.
 
 Every rank, alone on its server, connects to a socket that only this user may open; for the protocol
-see csrc/collectives/group/circuit_client.h. When all ranks have requested an all-to-all, its matrix
-is known, and the service chooses whether circuits move for it. If so, a topology is installed once
-all ranks have reported that nothing is in flight on the one before; at the end the plan's own
-circuits are restored. Circuits that do not come up, or fail while chunks travel over them, stop the
-all-to-all on all ranks, with the reason, after the plan's circuits are restored.
+see csrc/collectives/group/circuit_client.h. When all ranks have requested a collective, its size is
+known (of an all-to-all its matrix), and the service chooses whether circuits move for it. If so, a
+topology is installed once all ranks have reported that nothing is in flight on the one before; at
+the end the plan's own circuits are restored. Circuits that do not come up, or fail while data
+travels over them, stop the collective on all ranks, with the reason, after the plan's circuits are
+restored.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import selectors
 import shutil
@@ -33,10 +35,11 @@ from torch_topoopt.reconfiguration.all_to_all.schedule import (
     SOURCE,
     TARGET,
 )
+from torch_topoopt.reconfiguration.collectives.stepped import SteppedCollective
 from torch_topoopt.reconfiguration.hop_order import without_waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Self
 
     from numpy.typing import NDArray
@@ -77,13 +80,13 @@ class CircuitMover(Protocol):
 
 @dataclass(frozen=True)
 class Choice:
-    """The choice for one matrix, with its reason; without a schedule circuits stay.
+    """The choice for one collective, with its reason; without a schedule circuits stay.
 
     Predicted seconds are of the fastest schedule, and of the plan's circuits. `kind` is the reason
     without numbers.
     """
 
-    schedule: AllToAllSchedule | None
+    schedule: AllToAllSchedule | SteppedCollective | None
     why: str
     moving_predicted_s: float = 0.0
     static_predicted_s: float = 0.0
@@ -106,13 +109,48 @@ class MovedExchange:
         return int(self.matrix.sum())
 
 
+class CollectiveChoices(Protocol):
+    """Chooses for collectives other than all-to-alls (collective_choice.py)."""
+
+    @property
+    def least_s(self) -> float:
+        """Collectives that are predicted to be faster on the plan's circuits never move them."""
+        ...
+
+    def __call__(self, collective: str, total_bytes: int, planned_s: float) -> Choice:
+        """`planned_s` are the predicted seconds on the plan's circuits."""
+        ...
+
+
+@dataclass(frozen=True)
+class MovedCollective:
+    """Another finished collective, of a name of `phases.COLLECTIVES`."""
+
+    collective: str
+    total_bytes: int
+    choice: Choice
+    seconds: float
+    moving_s: float
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class _CollectiveRequest:
+    """A rank's request of a collective; `arguments` differ if ranks have called different ones."""
+
+    collective: str
+    total_bytes: int
+    arguments: str
+    planned_s: float
+
+
 @dataclass
-class _AskedExchange:
-    """A requested all-to-all, by (channel, number)."""
+class _RequestedCall:
+    """A requested collective, by (channel, number)."""
 
     name: str
-    rows: dict[int, list[int]] = field(default_factory=dict)
-    matrix: NDArray[np.int64] | None = None  # of the rows, after all requests
+    requests: dict[int, list[int] | _CollectiveRequest] = field(default_factory=dict)
+    matrix: NDArray[np.int64] | None = None  # of an all-to-all, after all requests
     choice: Choice | None = None
     ready: set[int] = field(default_factory=set)
     topology: int = 0  # the next one
@@ -122,29 +160,65 @@ class _AskedExchange:
     began: float = 0.0
     moving_s: float = 0.0
 
+    def rows(self) -> list[list[int]] | None:
+        """Of an all-to-all, in the order of the servers."""
+        rows = [self.requests[server] for server in sorted(self.requests)]
+        found = [row for row in rows if isinstance(row, list)]
+        return found if len(found) == len(rows) else None
+
+    def collective(self) -> _CollectiveRequest | None:
+        """If all servers have requested the same one."""
+        requests = [self.requests[server] for server in sorted(self.requests)]
+        first = requests[0]
+        if not isinstance(first, _CollectiveRequest):
+            return None
+        same = all(
+            isinstance(one, _CollectiveRequest) and one.arguments == first.arguments
+            for one in requests
+        )
+        return first if same else None
+
+    def ended(self, error: str) -> MovedExchange | MovedCollective | None:
+        """None without a choice."""
+        if self.choice is None:
+            return None
+        seconds = time.monotonic() - self.began
+        if self.matrix is not None:
+            return MovedExchange(self.matrix, self.choice, seconds, self.moving_s, error)
+        request = self.collective()
+        if request is None:
+            return None
+        return MovedCollective(
+            request.collective, request.total_bytes, self.choice, seconds, self.moving_s, error
+        )
+
 
 class CircuitService:
     """Serves the `servers` ranks of one job from a thread of its own, until it is closed.
 
-    `choose` is called once for every all-to-all, with its matrix of bytes; `ended` is called from
-    the thread for each finished one with a choice. Raises FabricError as the mover does.
+    `choose` is called once for every all-to-all, with its matrix of bytes, and `choose_collective`
+    for others; ranks do not request what has None. `ended` is called from the thread for each
+    finished one with a choice. Raises FabricError as the mover does.
     """
 
     def __init__(
         self,
         servers: int,
         mover: CircuitMover,
-        choose: Callable[[NDArray[np.int64]], Choice],
-        ended: Callable[[MovedExchange], None] = lambda exchange: None,
+        choose: Callable[[NDArray[np.int64]], Choice] | None,
+        ended: Callable[[MovedExchange | MovedCollective], None] = lambda exchange: None,
+        choose_collective: CollectiveChoices | None = None,
     ) -> None:
         self._servers = servers
         self._mover = mover
         self._choose = choose
+        self._choose_collective = choose_collective
         self._ended = ended
-        self._calls: dict[str, _AskedExchange] = {}  # in the order of the requests
-        self._active: _AskedExchange | None = None
+        self._calls: dict[str, _RequestedCall] = {}  # in the order of the requests
+        self._active: _RequestedCall | None = None
         self._ranks: dict[int, _Rank] = {}
-        self._prepared: dict[int, tuple[AllToAllSchedule, list[int]]] = {}  # by id()
+        # By id() of the schedule, which is kept so that the id stays unique.
+        self._prepared: dict[int, tuple[AllToAllSchedule | SteppedCollective, list[int]]] = {}
         self._channels: dict[str, int] = {}  # group channel -> channel of its chunks
         self._next_channel = _FIRST_CHANNEL
         self._closing = False
@@ -211,13 +285,16 @@ class CircuitService:
         for line in lines:
             what, _, rest = line.partition(" ")
             if what == "server" and rank.server < 0:
-                rank.server = int(rest)
-                self._ranks[rank.server] = rank
+                self._greet(rank, int(rest))
                 continue
             channel, number, *words = rest.split(" ")
             name = f"{channel} {number}"
             if what == "ask":
                 self._ask(rank, name, [int(word) for word in words])
+            elif what == "collective":
+                collective, size, arguments, planned_s = words
+                request = _CollectiveRequest(collective, int(size), arguments, float(planned_s))
+                self._ask(rank, name, request)
             elif what == "ready":
                 self._on_ready(rank, name, int(words[0]))
             elif what == "done":
@@ -227,6 +304,13 @@ class CircuitService:
             elif what == "leave":
                 self._stop(name, " ".join(words))
         self._begin()
+
+    def _greet(self, rank: _Rank, server: int) -> None:
+        rank.server = server
+        self._ranks[server] = rank
+        others = self._choose_collective
+        least_s = math.inf if others is None else others.least_s
+        self._send(rank, f"asks {int(self._choose is not None)} {least_s:.9g}")
 
     def _look(self) -> None:
         """Handles lost circuits; changes during a move are expected."""
@@ -261,26 +345,27 @@ class CircuitService:
             for name in tuple(self._calls):
                 self._stop(name, f"server {rank.server} has left")
 
-    # ---- one all-to-all ------------------------------------------------------------------------
+    # ---- one collective ------------------------------------------------------------------------
 
-    def _ask(self, rank: _Rank, name: str, row: list[int]) -> None:
-        call = self._calls.setdefault(name, _AskedExchange(name))
-        call.rows[rank.server] = row
+    def _ask(self, rank: _Rank, name: str, request: list[int] | _CollectiveRequest) -> None:
+        call = self._calls.setdefault(name, _RequestedCall(name))
+        call.requests[rank.server] = request
 
     def _begin(self) -> None:
-        """Begins the first all-to-all that all have requested, unless one is moving circuits."""
+        """Begins the first collective that all have requested, unless one is moving circuits."""
         while self._active is None:
             undecided = (call for call in self._calls.values() if call.choice is None)
-            call = next((call for call in undecided if len(call.rows) == self._servers), None)
+            call = next((call for call in undecided if len(call.requests) == self._servers), None)
             if call is None:
                 return
             self._start(call)
 
-    def _start(self, call: _AskedExchange) -> None:
-        matrix = np.array([call.rows[server] for server in range(self._servers)], dtype=np.int64)
-        call.matrix = matrix
+    def _start(self, call: _RequestedCall) -> None:
         call.began = time.monotonic()
-        call.choice = self._choose(matrix)
+        call.choice = self._chosen(call)
+        if call.choice is None:  # on the plan's circuits, ranks compare their calls
+            del self._calls[call.name]
+            return self._notify(f"stay {call.name}")
         if call.choice.schedule is None:
             return self._notify(f"stay {call.name}")
         try:
@@ -288,28 +373,47 @@ class CircuitService:
         except FabricError as error:
             return self._stop(call.name, str(error))
         self._active = call
-        words = [id(call.choice.schedule), self._channel_of(call.name), *matrix.ravel().tolist()]
+        words = [id(call.choice.schedule), self._channel_of(call.name)]
+        if call.matrix is not None:
+            words += call.matrix.ravel().tolist()
         self._notify(f"move {call.name} {' '.join(map(str, words))}")
 
+    def _chosen(self, call: _RequestedCall) -> Choice | None:
+        """None if ranks have requested different collectives."""
+        rows = call.rows()
+        if rows is not None and self._choose is not None:
+            call.matrix = np.array(rows, dtype=np.int64)
+            return self._choose(call.matrix)
+        request = call.collective()
+        if request is None or self._choose_collective is None:
+            return None
+        return self._choose_collective(request.collective, request.total_bytes, request.planned_s)
+
     def _channel_of(self, name: str) -> int:
-        """The channel of the group's chunks, until one of its all-to-alls is stopped."""
+        """The channel of the group's data, until one of its collectives is stopped."""
         group = name.partition(" ")[0]
         if group not in self._channels:
             self._channels[group] = self._next_channel
             self._next_channel += 1
         return self._channels[group]
 
-    def _topologies(self, schedule: AllToAllSchedule) -> list[int]:
+    def _topologies(self, schedule: AllToAllSchedule | SteppedCollective) -> list[int]:
         """The mover's numbers of its topologies; a new one is sent to the ranks."""
         known = self._prepared.get(id(schedule))
         if known is not None:
             return known[1]
         numbers = [self._mover.prepare(links) for links in schedule.links.tolist()]
-        self._prepared[id(schedule)] = (schedule, numbers)  # kept, so that the id stays unique
-        words = [str(id(schedule))]
-        for hops in map(without_waiting, hops_of(schedule)):
+        self._prepared[id(schedule)] = (schedule, numbers)
+        if isinstance(schedule, SteppedCollective):
+            made = schedule.timeline
+            words = ["blocks", str(id(schedule)), str(made.pieces), str(made.blocks)]
+            topologies: Iterable[Sequence[tuple[int, ...]]] = schedule.hops()
+        else:
+            words = ["schedule", str(id(schedule))]
+            topologies = map(without_waiting, hops_of(schedule))
+        for hops in topologies:
             words += [str(len(hops)), *(str(word) for hop in hops for word in hop)]
-        self._notify("schedule " + " ".join(words))
+        self._notify(" ".join(words))
         return numbers
 
     def _on_done(self, rank: _Rank, name: str) -> None:
@@ -359,20 +463,20 @@ class CircuitService:
         self._notify(f"stop {name} {' '.join(why.split())}")
         self._end(call, why)
 
-    def _end(self, call: _AskedExchange, error: str = "") -> None:
+    def _end(self, call: _RequestedCall, error: str = "") -> None:
         del self._calls[call.name]
         if call is self._active:
             self._active = None
-        if call.matrix is not None and call.choice is not None:
-            seconds = time.monotonic() - call.began
-            self._ended(MovedExchange(call.matrix, call.choice, seconds, call.moving_s, error))
+        if ended := call.ended(error):
+            self._ended(ended)
 
     def _notify(self, line: str) -> None:
         for rank in tuple(self._ranks.values()):
-            try:
-                rank.connection.sendall(line.encode() + b"\n")
-            except OSError:  # disconnected; its end of the connection will report it
-                continue
+            self._send(rank, line)
+
+    def _send(self, rank: _Rank, line: str) -> None:
+        with suppress(OSError):  # disconnected; its end of the connection will report it
+            rank.connection.sendall(line.encode() + b"\n")
 
 
 class _Rank:

@@ -1,4 +1,4 @@
-"""The section on all-to-alls for which circuits could move: the choices and their times."""
+"""The section on collectives for which circuits could move: the choices and their times."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from torch_topoopt.report.run_folder import AllToAllRecord, Run
 
 _COLUMNS = (
-    "choice", "bytes", "number", "topologies", "predicted, moving", "predicted, staying",
-    "measured", "of it moves", "stopped",
+    "collective", "choice", "bytes", "number", "topologies", "predicted, moving",
+    "predicted, staying", "measured", "of it moves", "stopped",
 )  # fmt: skip
 _TEXT = (
     "Before each the launcher chose between circuits that move during it and those of the plan. "
@@ -26,27 +26,33 @@ _TEXT = (
 
 
 def all_to_all_section(run: Run) -> Markup:
-    """The section; empty if the run had no such all-to-all."""
+    """The section; empty if the run had no such collective."""
     records = run.metrics.all_to_alls if run.metrics else []
     if not records:
         return Markup("")
-    alike: dict[tuple[int, int, str], list[AllToAllRecord]] = {}
+    alike: dict[tuple[str, int, int, str], list[AllToAllRecord]] = {}
     for record in records:
-        alike.setdefault((record.total_bytes, record.topologies, record.why), []).append(record)
-    body = table("All-to-alls", _COLUMNS, [_row(group) for group in alike.values()])
+        key = (record.collective, record.total_bytes, record.topologies, record.why)
+        alike.setdefault(key, []).append(record)
+    body = table(
+        "Collectives on circuits that may move", _COLUMNS, [_row(group) for group in alike.values()]
+    )
     reasons = dict.fromkeys(record.error for record in records if record.error)
     stopped = Markup("")
     if reasons:
         items = element("ul", *(element("li", reason) for reason in reasons))
         stopped = Markup("").join([paragraph("Stopped, as circuits did not carry light:"), items])
-    return section("alltoalls", "All-to-alls", paragraph(_TEXT), body, stopped)
+    return section(
+        "alltoalls", "Collectives on circuits that may move", paragraph(_TEXT), body, stopped
+    )
 
 
 def _row(records: Sequence[AllToAllRecord]) -> tuple[str, ...]:
-    """The row of all-to-alls of one size with the same choice."""
+    """The row of collectives of one size with the same choice."""
     first = records[0]
     whole = [record for record in records if not record.error]
     return (
+        first.collective,
         first.why.partition(":")[0],
         size(first.total_bytes),
         str(len(records)),

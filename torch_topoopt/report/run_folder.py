@@ -19,9 +19,9 @@
 * `predicted`: `link_bytes`: bytes of an iteration on each link of the plan, predicted with the
   algorithms that the ranks chose;
 * `groups`: `asked` (backends that the script named), `taken_over` and `opened_topoopt`;
-* `alltoall`: one for which circuits could move: `total_bytes`, `topologies` (0: they stayed),
-  `why`, `moving_predicted_s` and `static_predicted_s`, the `seconds` that it took, `moving_s` of
-  them while circuits moved, and `error`, why it was stopped, or "";
+* `alltoall`: a `collective` for which circuits could move: `total_bytes`, `topologies` (0: they
+  stayed), `why`, `moving_predicted_s` and `static_predicted_s`, the `seconds` that it took,
+  `moving_s` of them while circuits moved, and `error`, why it was stopped, or "";
 * `restart`: `number` of at most `most`, `failed` (`rank`, `exit_code` or minus the signal, and
   `message` of each rank that failed first), `lost_servers`, and the `servers` that went on;
 * `end`: `exit_code`.
@@ -95,7 +95,7 @@ class RestartRecord:
 
 @dataclass(frozen=True)
 class AllToAllRecord:
-    """An all-to-all for which circuits could move; times in seconds. They stayed if `topologies` is
+    """A collective for which circuits could move; times in seconds. They stayed if `topologies` is
     0. `error` is the reason for an abort, or ""."""
 
     total_bytes: int
@@ -107,6 +107,7 @@ class AllToAllRecord:
     moving_s: float
     error: str
     time_s: float
+    collective: str = "all_to_all"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,20 @@ def circuit_client(session: Any, layout: RankLayout, rank: int) -> Any:
         connection.settimeout(_CONNECT_S)
         connection.connect(path)
         connection.sendall(b"server %d\n" % layout.server_of[rank])
+        exchanges, least_s = _requested(connection)
     except OSError as error:
         connection.close()
         raise FabricError(f"{CIRCUITS_VARIABLE}: {path}: {error.strerror or error}") from None
-    return session.circuit_client(connection.detach(), servers)
+    return session.circuit_client(connection.detach(), servers, exchanges, least_s)
+
+
+def _requested(connection: socket.socket) -> tuple[bool, float]:
+    """The service's first line. Lines that follow are left for the client."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = connection.recv(1)
+        if not byte:
+            raise ConnectionResetError("it has ended")
+        line += byte
+    _, exchanges, least_s = line.split()
+    return exchanges == b"1", float(least_s)

@@ -138,7 +138,7 @@ class Job:
         return replace(self.cost, all_reduce=())
 
     def why_circuits_stay(self, config: GroupConfig) -> str:
-        """During the all-to-alls of a group, though they move for others; "" if nothing is said."""
+        """During the collectives of a group, though they move for others; "" if nothing is said."""
         if config.circuits is not None or self._circuits is None:
             return ""
         servers = self.plan.cluster.servers

@@ -61,6 +61,7 @@ def cost_of(
         model: CostModel = replace(decode(CostModel, section), beta_s_per_byte=rated)
     else:
         group.cost = CostModel(0.0, 0.0, 0.0, rated)
+        group.circuits = None  # measured are those of the plan
         model = session.measure_cost(group, timeout)
     if group.rank == 0:
         _record(model, "measured" if section is None else f"measured by an earlier job ({path})")

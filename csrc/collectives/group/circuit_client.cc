@@ -24,8 +24,9 @@ std::string onOneLine(std::string text) {
 
 }  // namespace
 
-CircuitClient::CircuitClient(std::shared_ptr<Endpoint> endpoint, int fd, int members)
-    : endpoint_(std::move(endpoint)), members_(members), socket_(fd) {
+CircuitClient::CircuitClient(std::shared_ptr<Endpoint> endpoint, int fd, int members,
+                             Requested requested)
+    : endpoint_(std::move(endpoint)), members_(members), requested_(requested), socket_(fd) {
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
   endpoint_->reactor().run(
       [this] { endpoint_->reactor().watch(socket_.get(), EPOLLIN | EPOLLRDHUP, this); });
@@ -49,6 +50,15 @@ void CircuitClient::request(uint32_t channel, uint64_t number, const std::vector
   std::string line = "ask " + std::to_string(channel) + " " + std::to_string(number);
   for (const size_t count : bytes) line += " " + std::to_string(count);
   send(line);
+}
+
+void CircuitClient::request(uint32_t channel, uint64_t number, const CollectiveTerms& terms,
+                            CircuitAnswers call) {
+  calls_[channel] = {number, std::move(call)};
+  std::ostringstream line;
+  line << "collective " << channel << " " << number << " " << terms.name << " " << terms.bytes
+       << " " << terms.hash << " " << terms.seconds;
+  send(line.str());
 }
 
 void CircuitClient::ready(uint32_t channel, uint64_t number, size_t topology) {
@@ -101,6 +111,8 @@ void CircuitClient::onLine(const std::string& line) {
   words >> what;
   if (what == "schedule") {
     onSchedule(words);
+  } else if (what == "blocks") {
+    onBlocks(words);
   } else {
     onAnswer(what, words);
   }
@@ -117,6 +129,19 @@ void CircuitClient::onSchedule(std::istream& words) {
     }
   }
   programs_[id] = std::move(program);
+}
+
+void CircuitClient::onBlocks(std::istream& words) {
+  uint64_t id = 0;
+  size_t count = 0;
+  auto program = std::make_shared<BlockProgram>();
+  words >> id >> program->parts >> program->blocks;
+  while (words >> count && count * 5 <= kMostLineBytes) {
+    for (BlockHop& hop : program->topologies.emplace_back(count)) {
+      words >> hop.sender >> hop.receiver >> hop.block >> hop.part >> hop.reduces;
+    }
+  }
+  block_programs_[id] = std::move(program);
 }
 
 void CircuitClient::onAnswer(const std::string& what, std::istream& words) {
@@ -146,16 +171,21 @@ void CircuitClient::onAnswer(const std::string& what, std::istream& words) {
 
 void CircuitClient::onMove(const CircuitAnswers& call, std::istream& words) {
   uint64_t id = 0;
-  MoveAnswer move{nullptr, 0, Bytes(members_, std::vector<size_t>(members_))};
+  MoveAnswer move{};
   words >> id >> move.channel;
-  for (auto& row : move.bytes) {
-    for (size_t& count : row) words >> count;
+  if (const auto program = programs_.find(id); program != programs_.end()) {
+    move.program = program->second;
+    move.bytes.assign(members_, std::vector<size_t>(members_));
+    for (auto& row : move.bytes) {
+      for (size_t& count : row) words >> count;
+    }
   }
-  const auto program = programs_.find(id);
-  const bool known = program != programs_.end();
+  if (const auto blocks = block_programs_.find(id); blocks != block_programs_.end()) {
+    move.blocks = blocks->second;
+  }
+  const bool known = move.program || move.blocks;
   const bool free = move.channel >= kFirstCircuitChannel && move.channel < kFirstProbeChannel;
   if (!words || !known || !free) return lose("its answer cannot be read");
-  move.program = program->second;
   call.move(move);
 }
 

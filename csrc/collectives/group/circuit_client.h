@@ -1,5 +1,8 @@
 // This rank's connection to the service that moves the circuits of its job. Each message is a line
-// of words and numbers. Requests and their answers:
+// of words and numbers. When a rank connects, it sends `server NUMBER`, and the service answers
+// with `asks EXCHANGES SECONDS`: whether all-to-alls are requested (1 or 0), and the least
+// predicted time, on the plan's circuits, of other collectives that are. Requests and their
+// answers:
 //
 //   ask CHANNEL NUMBER BYTES...    an all-to-all with the bytes for each member; answers:
 //     stay CHANNEL NUMBER            use the current circuits, then send `done`
@@ -8,6 +11,12 @@
 //     move CHANNEL NUMBER ID DATA BYTES...
 //                                    use that schedule on channel DATA (from kFirstCircuitChannel;
 //                                    new after each stop); BYTES are all members' sizes, by rows
+//   collective CHANNEL NUMBER NAME BYTES HASH SECONDS
+//                                  another collective of BYTES, predicted to take SECONDS on the
+//                                  plan's circuits; HASH has all arguments. The same answers, but:
+//     blocks ID PARTS BLOCKS N...    a schedule, sent once: per topology the number of hops, and
+//                                    sender, receiver, block, part and 1 for a sum of each hop
+//     move CHANNEL NUMBER ID DATA    without sizes
 //   ready CHANNEL NUMBER TOPOLOGY  earlier topologies are done here; the one beyond the last is the
 //                                  plan's own circuits; answers:
 //     moved CHANNEL NUMBER TOPOLOGY  its circuits are up
@@ -22,11 +31,13 @@
 #include <cstdint>
 #include <functional>
 #include <iosfwd>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "plan/circuit_collectives.h"
 #include "plan/circuit_schedules.h"
 #include "transport/descriptor.h"
 #include "transport/endpoint/endpoint.h"
@@ -38,9 +49,16 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
  public:
   using Bytes = std::vector<std::vector<size_t>>;  // by sender and receiver
 
-  // The content of `move`.
+  // The content of `asks`.
+  struct Requested {
+    bool exchanges = true;
+    double least_s = std::numeric_limits<double>::infinity();
+  };
+
+  // The content of `move`: one of the programs; bytes of an all-to-all only.
   struct MoveAnswer {
     std::shared_ptr<const CircuitProgram> program;
+    std::shared_ptr<const BlockProgram> blocks;
     uint32_t channel;
     Bytes bytes;
   };
@@ -54,17 +72,26 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
     std::function<void(const std::string& why)> stopped;
   };
 
-  // Owns the descriptor of a connected stream socket. Every all-to-all has `members`.
-  CircuitClient(std::shared_ptr<Endpoint> endpoint, int fd, int members);
+  // Owns the descriptor of a connected stream socket. Every collective has `members`.
+  CircuitClient(std::shared_ptr<Endpoint> endpoint, int fd, int members, Requested requested);
   ~CircuitClient() override;
 
   CircuitClient(const CircuitClient&) = delete;
   CircuitClient& operator=(const CircuitClient&) = delete;
 
   int members() const { return members_; }
+  const Requested& requested() const { return requested_; }
 
   // Reactor thread only. At most one collective of a channel at a time.
   void request(uint32_t channel, uint64_t number, const std::vector<size_t>& bytes,
+               CircuitAnswers call);
+  struct CollectiveTerms {
+    const char* name;
+    size_t bytes;
+    uint64_t hash;
+    double seconds;
+  };
+  void request(uint32_t channel, uint64_t number, const CollectiveTerms& terms,
                CircuitAnswers call);
   void ready(uint32_t channel, uint64_t number, size_t topology);
   void done(uint32_t channel, uint64_t number);
@@ -82,6 +109,7 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
   void send(const std::string& line);
   void onLine(const std::string& line);
   void onSchedule(std::istream& words);
+  void onBlocks(std::istream& words);
   void onAnswer(const std::string& what, std::istream& words);
   void onMove(const CircuitAnswers& call, std::istream& words);
   void lose(const std::string& why);
@@ -89,10 +117,12 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
 
   const std::shared_ptr<Endpoint> endpoint_;
   const int members_;
+  const Requested requested_;
   Descriptor socket_;
   std::string received_;  // an incomplete line
   std::string lost_;      // reason; empty: connected
   std::map<uint64_t, std::shared_ptr<const CircuitProgram>> programs_;
+  std::map<uint64_t, std::shared_ptr<const BlockProgram>> block_programs_;
   std::map<uint32_t, Open> calls_;  // by channel
 };
 

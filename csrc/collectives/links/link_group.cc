@@ -54,7 +54,8 @@ uint64_t LinkGroup::sequenceNumber() const {
 }
 
 size_t LinkGroup::landingBytes() {
-  if (size() == 1) return 0;
+  // While circuits move, a collective is several operations, and its data lands before the first.
+  if (size() == 1 || config_.circuits) return 0;
   std::lock_guard lock(mutex_);
   if (!landing_bytes_) {
     landing_bytes_ = versions_.at(0).schedules->busyBytes(kLeastLandingBytes, kMostLandingBytes);
@@ -96,8 +97,12 @@ void LinkGroup::prepare(Pending& pending) {
   pending.version = versionOf(pending.number);
   ScheduleCache& schedules = *versions_.at(pending.version).schedules;
   pending.setup.prepared = schedules.get(pending.shape);
+  const Algorithm chosen = pending.setup.prepared->algorithm;
+  if (config_.circuits && pending.shape.collective != Collective::kExchange) {
+    pending.planned_s = schedules.estimate().seconds(requestOf(pending.shape), chosen);
+  }
   if (logs(LogLevel::kInfo)) logChoice(pending, schedules);
-  const auto algorithm = static_cast<uint64_t>(pending.setup.prepared->algorithm);
+  const auto algorithm = static_cast<uint64_t>(chosen);
   const Called with_choice =
       hashed(pending.called, mixBits(mixBits(pending.called.hash, pending.version), algorithm));
   pending.setup.fingerprint = laneFingerprint(pending.number, with_choice.hash);
@@ -130,7 +135,7 @@ void LinkGroup::startNext() {
     if (!progress_timer_) watchProgress();
     const CallName name = next.called.name;
     const bool exchanges = name == CallName::kAllToAll || name == CallName::kAllToAllSingle;
-    if (exchanges && config_.circuits) {
+    if (asksForCircuits(next)) {
       askForCircuits();
     } else if (exchanges && !config_.planned_routes_only) {
       exchangeSizes();

@@ -52,12 +52,13 @@ class LinkGroup final : public Group {
     Done done;
     ScheduleKey shape;
     uint64_t version = 0;  // of the paths in the setup
+    double planned_s = 0;  // prediction on the plan's circuits, where circuits may move
   };
   struct Version {
     uint64_t first = 0;  // first collective that uses its paths
     std::shared_ptr<ScheduleCache> schedules{};
   };
-  // The running all-to-all, from its request to reconfigure circuits.
+  // The running collective, from its request to reconfigure circuits.
   struct Moving {
     uint64_t number;
     std::vector<std::shared_ptr<const PreparedSchedule>> parts{};  // one per topology
@@ -106,9 +107,11 @@ class LinkGroup final : public Group {
   void usePaths(uint64_t version, uint64_t first, CollectivePaths paths);
 
   // Circuit reconfiguration (link_group_circuits.cc).
+  bool asksForCircuits(const Pending& pending) const;
   void askForCircuits();
   void onCircuitsStay();
   void onCircuitsMove(const CircuitClient::MoveAnswer& move);
+  std::vector<Schedule> schedulesOn(const CircuitClient::MoveAnswer& move) const;
   void onCircuitsMoved(size_t topology);
   void onCircuitsStopped(const std::string& why);
   void endTopology();
@@ -152,7 +155,7 @@ class LinkGroup final : public Group {
   bool running_ = false;
   bool starting_ = false;
   std::optional<uint32_t> circuit_channel_;  // for chunks during reconfiguration
-  bool stayed_ = false;                      // the running all-to-all was answered `stay`
+  bool stayed_ = false;                      // the running collective was answered `stay`
   std::optional<Moving> moving_;
   std::deque<std::pair<Done, std::exception_ptr>> over_;  // callbacks of ended operations
   bool calling_done_ = false;

@@ -1,14 +1,18 @@
-// All-to-alls of a group over circuits that move.
+// Collectives of a group over circuits that move.
 //
-// Every member reports its sizes and is notified whether circuits move (circuit_client.h). If so,
+// Every member reports its call and is notified whether circuits move (circuit_client.h). If so,
 // each topology has its own schedule, and all members finish it before the next one: no data is in
-// flight while circuits are dark. So if circuits do not come up, the all-to-all fails at the same
+// flight while circuits are dark. So if circuits do not come up, the collective fails at the same
 // place on all members, and the group continues with the next call.
+//
+// A call that is short on the plan's circuits is not reported: moves take longer. All members
+// predict the same time.
 //
 // Circuits may also be lost while chunks travel. Chunks have their own channel, which is then
 // closed, so late chunks cannot reach a later operation. The service detects most losses; a member
 // whose chunks are not acknowledged reports the others.
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -26,17 +30,45 @@ constexpr int kMostQuietLooks = 250;
 
 }  // namespace
 
+bool LinkGroup::asksForCircuits(const Pending& pending) const {
+  if (!config_.circuits) return false;
+  const CircuitClient::Requested& requested = config_.circuits->requested();
+  switch (pending.shape.collective) {
+    case Collective::kExchange: {
+      const CallName name = pending.called.name;
+      const bool exchanges = name == CallName::kAllToAll || name == CallName::kAllToAllSingle;
+      return exchanges && requested.exchanges;
+    }
+    case Collective::kAllReduce:
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+    case Collective::kBroadcast:
+      return requestOf(pending.shape).bytes > 0 && pending.planned_s >= requested.least_s;
+    default:
+      return false;
+  }
+}
+
 void LinkGroup::askForCircuits() {
   const Pending& pending = queue_.front();
   const uint64_t number = pending.number;
   moving_ = Moving{.number = number};
   // A failed group leaves the service and gets no more callbacks.
+  const CircuitClient::CircuitAnswers answers{
+      .stay = [this] { onCircuitsStay(); },
+      .move = [this](const CircuitClient::MoveAnswer& move) { onCircuitsMove(move); },
+      .moved = [this](size_t topology) { onCircuitsMoved(topology); },
+      .stopped = [this](const std::string& why) { onCircuitsStopped(why); }};
+  const ScheduleKey& shape = pending.shape;
+  if (shape.collective == Collective::kExchange) {
+    return config_.circuits->request(config_.channel, number, shape.counts, answers);
+  }
+  // Circuits wait for the largest block.
+  const size_t largest = *std::max_element(shape.counts.begin(), shape.counts.end());
+  const size_t bytes = largest * shape.counts.size() * shape.element_bytes;
   config_.circuits->request(
-      config_.channel, number, pending.shape.counts,
-      {.stay = [this] { onCircuitsStay(); },
-       .move = [this](const CircuitClient::MoveAnswer& move) { onCircuitsMove(move); },
-       .moved = [this](size_t topology) { onCircuitsMoved(topology); },
-       .stopped = [this](const std::string& why) { onCircuitsStopped(why); }});
+      config_.channel, number,
+      {nameOf(shape.collective), bytes, pending.called.hash, pending.planned_s}, answers);
 }
 
 void LinkGroup::onCircuitsStay() {
@@ -45,12 +77,18 @@ void LinkGroup::onCircuitsStay() {
   startOperation();
 }
 
-// Checks the others' send sizes against this member's receive sizes here, because relays know only
-// the former.
+std::vector<Schedule> LinkGroup::schedulesOn(const CircuitClient::MoveAnswer& move) const {
+  const int part = partsOf(versions_.at(0).schedules->layout()).direct;
+  if (!move.blocks) return circuitSchedules(*move.program, config_.rank, move.bytes, part);
+  return circuitCollectiveSchedules(*move.blocks, config_.rank, queue_.front().shape, size(), part);
+}
+
+// Checks the others' send sizes of an all-to-all against this member's receive sizes here, because
+// relays know only the former.
 void LinkGroup::onCircuitsMove(const CircuitClient::MoveAnswer& move) {
   Pending& pending = queue_.front();
   const CircuitClient::Bytes& bytes = move.bytes;
-  for (int member = 0; member < size(); ++member) {
+  for (int member = 0; member < size() && move.program; ++member) {
     const size_t sent = bytes[member][config_.rank];
     const size_t expected = pending.shape.received[member];
     if (member == config_.rank || sent == expected) continue;
@@ -59,9 +97,8 @@ void LinkGroup::onCircuitsMove(const CircuitClient::MoveAnswer& move) {
         pending.called, pending.number, config_.name);
     return fail(std::make_exception_ptr(MismatchError(why)), Notify::kAllRanks);
   }
-  const int part = partsOf(versions_.at(0).schedules->layout()).direct;
   try {
-    for (Schedule& schedule : circuitSchedules(*move.program, config_.rank, bytes, part)) {
+    for (Schedule& schedule : schedulesOn(move)) {
       moving_->parts.push_back(std::make_shared<const PreparedSchedule>(
           topoopt::prepare(Algorithm::kDirect, std::move(schedule))));
     }

@@ -15,7 +15,7 @@ constexpr double kSolveSeconds = 2e-6;  // per path; 12 servers have 2000, 32 ha
 // Sizes are exchanged if this fraction of the all-to-all takes longer than the exchange.
 constexpr double kLikelyGain = 0.1;
 constexpr double kMostWait = 0.2;  // of the all-to-all
-constexpr int kLongestPause = 64;
+constexpr int kLongestSkip = 64;
 // Otherwise the plan's routes are as good.
 constexpr double kLeastGain = 1.03;
 constexpr double kShapeSteps = 32;  // of the mean size of a pair
@@ -150,7 +150,7 @@ void SizeExchange::begin(uint64_t number, const std::vector<size_t>& sent,
                                      [this] {
                                        timer_.reset();
                                        pause_ = next_pause_;
-                                       next_pause_ = std::min(2 * next_pause_, kLongestPause);
+                                       next_pause_ = std::min(2 * next_pause_, kLongestSkip);
                                        end({});
                                      });
   useIfComplete();

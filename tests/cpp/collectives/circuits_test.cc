@@ -1,4 +1,4 @@
-// All-to-alls for which circuits move: what a group does between its members and those who move
+// Collectives for which circuits move: what a group does between its members and those who move
 // them. The network of these tests has a cable between any two, and nothing is moved in it.
 
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <sstream>
@@ -51,7 +52,24 @@ std::string schedule() {
   return text + "\n";
 }
 
-// Who moves the circuits, in this test: says of each all-to-all what `answer` does, in its order.
+// An AllReduce on two topologies: blocks are added around the ring, and sums come back.
+std::string blocks() {
+  std::string text = "blocks 2 1 " + std::to_string(kSize);
+  for (const int shift : {1, 3}) {
+    text += " " + std::to_string(kSize * (kSize - 1));
+    for (int step = 1; step < kSize; ++step) {
+      for (int i = 0; i < kSize; ++i) {
+        // Block b leaves member b + 1, is complete at member b, and goes back.
+        const int block = shift == 1 ? (i + kSize - step) % kSize : (i + step - 1) % kSize;
+        text += " " + std::to_string(i) + " " + std::to_string((i + shift) % kSize) + " " +
+                std::to_string(block) + " 0 " + (shift == 1 ? "1" : "0");
+      }
+    }
+  }
+  return text + "\n";
+}
+
+// Who moves the circuits, in this test: says of each collective what `answer` does, in its order.
 // "" is moved, "stay", "stop N" stops at topology N; "cut N" says that it is there and at once,
 // while chunks travel, that it is lost; "ignore" never answers.
 class Mover {
@@ -117,10 +135,10 @@ class Mover {
       std::lock_guard lock(mutex_);
       heard_.push_back(std::to_string(member) + " " + what);
     }
-    if (what == "ask") rows_[member] = rest;
-    if (what == "ask" || what == "ready")
-      said_[what + " " + name + " " + (what == "ready" ? rest : "")].insert(member);
-    if (what == "ask" && rows_.size() == kSize) return choose(name);
+    const bool asks = what == "ask" || what == "collective";
+    if (asks) rows_[member] = rest;
+    if (what == "ready") said_[what + " " + name + " " + rest].insert(member);
+    if (asks && rows_.size() == kSize) return choose(name, what == "collective");
     if (what == "ready" && said_[what + " " + name + " " + rest].size() == kSize) {
       if (answer_ == "stop " + rest) return stop(name, "the circuits stay dark");
       const std::string moved = "moved " + name + " " + rest + "\n";
@@ -134,13 +152,16 @@ class Mover {
     notify(before + "stop " + name + " " + why + "\n");
   }
 
-  void choose(const std::string& name) {
+  void choose(const std::string& name, bool collective) {
     answer_ = next_ < answers_.size() ? answers_[next_++] : "";
     std::string bytes;
     for (const auto& [member, row] : rows_) bytes += " " + row;
     rows_.clear();
     if (answer_ == "ignore") return;
     if (answer_ == kStay) return notify("stay " + name + "\n");
+    if (collective) {
+      return notify(blocks() + "move " + name + " 2 " + std::to_string(channel_) + "\n");
+    }
     notify((std::exchange(sent_, true) ? "" : schedule()) + "move " + name + " 1 " +
            std::to_string(channel_) + bytes + "\n");
   }
@@ -186,7 +207,8 @@ class Circuits : public testing::Test {
       config.ranks = ranks;
       config.rings = {{ranks, 1.0}};
       config.circuits =
-          std::make_shared<CircuitClient>(network_->at(member), mover_->takeEnd(member), kSize);
+          std::make_shared<CircuitClient>(network_->at(member), mover_->takeEnd(member), kSize,
+                                          CircuitClient::Requested{true, least_s_});
       groups_.push_back(Group::open(network_->at(member), config));
     }
   }
@@ -195,6 +217,24 @@ class Circuits : public testing::Test {
     for (const auto& group : groups_) group->shutdown();
     groups_.clear();
     network_.reset();
+  }
+
+  // AllReduces of `count` floats on all members, each of which has its number.
+  std::vector<Outcome> addUp(std::vector<std::vector<float>>& data, size_t count) {
+    std::vector<Outcome> outcomes(kSize);
+    data.clear();
+    for (int i = 0; i < kSize; ++i) data.emplace_back(count, static_cast<float>(i));
+    for (int i = 0; i < kSize; ++i) {
+      groups_[i]->allReduce(data[i].data(), count, DataType::kFloat32, ReduceOp::kSum,
+                            CallTerms(limit_), outcomes[i].done());
+    }
+    return outcomes;
+  }
+
+  size_t requests() {
+    const auto heard = mover_->heard();
+    return std::count_if(heard.begin(), heard.end(),
+                         [](const std::string& line) { return line.ends_with("collective"); });
   }
 
   // Of different sizes, some of them 0.
@@ -255,6 +295,7 @@ class Circuits : public testing::Test {
 
   TestRandom random_{97};
   std::chrono::milliseconds limit_{};
+  double least_s_ = std::numeric_limits<double>::infinity();
   std::vector<std::vector<std::vector<std::byte>>> inputs_, outputs_;
   std::unique_ptr<Mover> mover_;
   std::unique_ptr<Network> network_;
@@ -311,6 +352,31 @@ TEST_F(Circuits, ThatAreLostWhileChunksTravelEndOneAllToAllAndTheGroupGoesOn) {
     expectRight(round);
   }
   for (const auto& group : groups_) EXPECT_EQ(group->error(), nullptr);
+}
+
+TEST_F(Circuits, MoveForAnAllReduceAndOneThatIsStoppedEndsAlone) {
+  least_s_ = 0;
+  open({"", "stop 1", "cut 1", kStay, ""});
+  for (const std::string expected :
+       {"", "the circuits stay dark", "the circuits are lost", "", ""}) {
+    std::vector<std::vector<float>> data;
+    expectAll(addUp(data, 50'001), expected);
+    if (!expected.empty()) continue;
+    for (const auto& sum : data) EXPECT_EQ(sum, std::vector<float>(50'001, 6.f));
+  }
+  EXPECT_EQ(requests(), 5u * kSize);
+}
+
+TEST_F(Circuits, AreNotRequestedForWhatIsShortOnThoseOfThePlan) {
+  for (const double least_s : {1e-9, 1.0}) {
+    least_s_ = least_s;
+    open({kStay});
+    std::vector<std::vector<float>> data;
+    expectAll(addUp(data, 1000), "");
+    EXPECT_EQ(requests(), least_s < 1 ? static_cast<size_t>(kSize) : 0u);
+    for (const auto& sum : data) EXPECT_EQ(sum, std::vector<float>(1000, 6.f));
+    TearDown();
+  }
 }
 
 TEST_F(Circuits, SizesThatDoNotMatchFailTheGroup) {

@@ -1,4 +1,5 @@
-"""`topoopt run --alltoall`: circuits of an emulated switch that move for a script's all-to-alls."""
+"""`topoopt run --alltoall` and `--collectives`: circuits of an emulated switch that move for a
+script."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from torch_topoopt.launcher.console import Terminal
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import alltoall
 from torch_topoopt.plan import Cluster
-from torch_topoopt.reconfiguration.circuit_service import Choice, MovedExchange
+from torch_topoopt.reconfiguration.circuit_service import Choice, MovedCollective, MovedExchange
 from torch_topoopt.runtime.metrics import MetricsWriter
 
 if TYPE_CHECKING:
@@ -58,8 +59,14 @@ def test_choices_of_one_kind_are_printed_once_for_each_power_of_two(
     ]:
         choice = Choice(None, why, kind=kind)
         all_to_alls.add(MovedExchange(np.array([[0, size], [0, 0]]), choice, 1.0, 0.5))
-    printed = [line.split(": ", 1)[1] for line in capsys.readouterr().out.splitlines()]
-    assert printed == [f"moving is faster: {seconds} s" for seconds in ("6", "4", "60")]
+    all_to_alls.add(MovedCollective("all_reduce", 600, choice, 1.0, 0.5, "no light"))
+    printed = [line.strip().split(": ", 1) for line in capsys.readouterr().out.splitlines()]
+    assert [why for _, why in printed] == [
+        f"moving is faster: {seconds} s" for seconds in ("6", "4", "60", "60")
+    ]
+    assert printed[-1][0] == "all_reduce of 600 B"
+    assert all_to_alls.counts == alltoall.MoveCounts(stayed=4)
+    assert all_to_alls.others == alltoall.MoveCounts(stopped=1)
 
 
 @pytest.mark.parametrize(("choice", "moved"), [("reconfigure", 2 * CALLS), ("static", 0)])
@@ -75,11 +82,12 @@ def test_circuits_move_as_it_was_asked_for_and_the_report_shows_it(
     (tmp_path / "script.py").write_text(SCRIPT)
     options = ("--fabric", "netns", "--servers", str(SERVERS), "--degree", "2", "--bandwidth")
     options += ("50Mbps", "--relay", "kernel", "--switch-delay", "0.005", "--alltoall", choice)
-    done = launcher.run("run", *options, "--json", "script.py")
+    done = launcher.run("run", *options, "--collectives", choice, "--json", "script.py")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     matrix = summary["alltoall"].pop("matrix")
     assert summary["alltoall"] == {"moved": moved, "stayed": 0, "stopped": 0}
+    assert summary["collectives"] == {"moved": min(moved, 1), "stayed": 0, "stopped": 0}
     assert (matrix is not None) is (moved > 0)
     if matrix is not None:
         check_measured(launcher, tmp_path / matrix)
@@ -108,9 +116,11 @@ def check_measured(launcher: Launcher, file: Path) -> None:
 def test_where_circuits_cannot_move_it_is_refused_with_the_reason(
     switch_delay: float | None, relay: str, accelerators: int, why: str
 ) -> None:
-    arguments = argparse.Namespace(alltoall="reconfigure", switch_delay=switch_delay, relay=relay)
     cluster = Cluster(4, 2, 1.0, accelerators_per_server=accelerators)
-    with refused(InputError, "alltoall", "reconfigure", why):
+    for option in ("alltoall", "collectives"):
+        choices = {"alltoall": "auto", "collectives": "auto", option: "reconfigure"}
+        arguments = argparse.Namespace(switch_delay=switch_delay, relay=relay, **choices)
+        with refused(InputError, option, "reconfigure", why):
+            alltoall.check(arguments, cluster)
+        setattr(arguments, option, "auto")
         alltoall.check(arguments, cluster)
-    arguments.alltoall = "auto"
-    alltoall.check(arguments, cluster)

@@ -1,4 +1,4 @@
-"""A job on emulated hosts whose circuits move during its all-to-alls."""
+"""A job on emulated hosts whose circuits move during its collectives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.limits import limit_s
 from torch_topoopt.environment import CIRCUITS_VARIABLE
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
 from torch_topoopt.fabric.netns.options import NetnsOptions
-from torch_topoopt.reconfiguration.circuit_service import CircuitService, MovedExchange
+from torch_topoopt.reconfiguration.circuit_service import CircuitService
 
 if TYPE_CHECKING:
     import contextlib
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from torch_topoopt.reconfiguration.circuit_service import Choice
+    from torch_topoopt.fabric.switches.switch import CircuitSwitch
+    from torch_topoopt.reconfiguration.circuit_service import Choice, CollectiveChoices
 
 SWITCH_VARIABLE = "TOPOOPT_TEST_SWITCH"  # its namespace
 
 
 class MovingBench:
-    """A fabric whose circuits move as `choose` decides, and the all-to-alls that have ended."""
+    """A fabric whose circuits move as `choose` decides, and the collectives that have ended."""
 
     def __init__(
         self,
@@ -37,7 +38,9 @@ class MovingBench:
         stack: contextlib.ExitStack,
         servers: int,
         gbps: float | None,
-        choose: Callable[[NDArray[np.int64]], Choice],
+        choose: Callable[[NDArray[np.int64]], Choice] | None,
+        choose_collective: CollectiveChoices | None = None,
+        open_switch: Callable[[NetnsFabric], CircuitSwitch] | None = None,
     ) -> None:
         self.servers = servers
         self.plan = make_plan(servers, 2)
@@ -49,10 +52,14 @@ class MovingBench:
         self.plan.save(folder / "plan.json")
         self.fabric.connect(self.plan).save(folder / "wiring.json")
         self.folder = folder
-        self.mover = self.fabric.circuit_mover(self.plan)
-        self.ended: list[MovedExchange] = []
+        switch = None if open_switch is None else open_switch(self.fabric)
+        limit = None if switch is None else limit_s(1.0)
+        self.mover = self.fabric.circuit_mover(self.plan, switch, limit_s=limit)
+        if switch is not None:
+            self.mover.restore()
+        self.ended: list[Any] = []  # MovedExchange, and MovedCollective with `choose_collective`
         self.service = stack.enter_context(
-            CircuitService(servers, self.mover, choose, self.ended.append)
+            CircuitService(servers, self.mover, choose, self.ended.append, choose_collective)
         )
 
     def run(self, function: Any) -> list[Outcome]:

@@ -5,6 +5,9 @@ fixed neighbour entries. Routes name ports by addresses that no interface has. O
 selects the current topology's table. So the packets of a connection between two servers, or between
 ports of the plan's cables, use their circuit, or else the shortest path; acknowledgements follow
 their own shortest path back.
+
+The switch may be any driver with one circuit for each direction. Another device than the emulated
+switch must steer the light between the hosts' ports (tests/backend/links/test_moving_switches.py).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from torch_topoopt.fabric.netns.layout import port_interface, socket_name
 from torch_topoopt.fabric.switches.circuits import Circuit, Fence, circuit_order
 from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.switches.moved_links import first_links, moved_links
+from torch_topoopt.fabric.switches.switch import SwitchUnreachable
 from torch_topoopt.links import sockets as fabric_links
 from torch_topoopt.links.errors import FabricError
 
@@ -25,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from torch_topoopt.fabric.netns.layout import NetnsLayout
-    from torch_topoopt.fabric.netns.switch import NetnsSwitch
+    from torch_topoopt.fabric.switches.light_watch import LightWatch
+    from torch_topoopt.fabric.switches.switch import CircuitSwitch
     from torch_topoopt.plan import Link, Plan
 
 _TABLE = 2000  # of the first topology
@@ -35,18 +40,36 @@ _PRIORITY = 500  # of the rule: before those of relays and of the plan's routes
 class NetnsCircuitMover:
     """Moves the circuits of `plan`, which is wired through `switch`; one thread at a time.
 
-    All circuits of a topology must be up within `limit_s` seconds. Methods raise FabricError.
+    `watch` notices those that are lost. All circuits of a topology must be up within `limit_s`
+    seconds. Methods raise FabricError, the constructor for a switch of duplex circuits, too.
     """
 
     def __init__(
-        self, plan: Plan, layout: NetnsLayout, switch: NetnsSwitch, *, limit_s: float
+        self,
+        plan: Plan,
+        layout: NetnsLayout,
+        switch: CircuitSwitch,
+        watch: LightWatch,
+        *,
+        limit_s: float,
     ) -> None:
+        if switch.capabilities().duplex:
+            raise FabricError(
+                f"{switch.name}: its circuits are duplex, and those that move in a job lead one way"
+            )
         self._plan = plan
         self._layout = layout
         self._switch = switch
+        self._watch = watch
         self._limit_s = limit_s
         self._servers = range(plan.cluster.servers)
-        self._fence = Fence(frozenset(switch.capabilities().ports))
+        degree = plan.cluster.degree
+        self._fibres = {
+            (server, port): switch.fibres(socket_name(server, port, degree))
+            for server in self._servers
+            for port in range(degree)
+        }
+        self._fence = Fence(frozenset(end for ends in self._fibres.values() for end in ends))
         self._addresses = layout.port_addresses(fabric_links.connections(plan))
         self._topologies: list[tuple[Link, ...]] = []
         self._written: set[int] = set()  # topologies whose routes the hosts have
@@ -98,12 +121,12 @@ class NetnsCircuitMover:
         self._configure(self._plan.network.links)
 
     def events(self) -> socket.socket:
-        """Readable when the kernel has changed something at the switch's ports or circuits."""
-        return self._switch.events()
+        """Readable when something may have changed at the switch's ports or circuits."""
+        return self._watch.events()
 
     def lost(self, number: int) -> str:
         """The circuits of the current topology that are down, as text; "" if none is."""
-        dark = self._switch.dark(self._circuits(self._topologies[number]))
+        dark = self._watch.dark(self._circuits(self._topologies[number]))
         if not dark:
             return ""
         self._written.clear()  # the kernel removes the routes of a port that goes down
@@ -184,14 +207,18 @@ class NetnsCircuitMover:
                     del self._selected[server]
 
     def _configure(self, links: Sequence[Link]) -> None:
-        configure(self._switch, self._circuits(links), self._fence, timeout_s=self._limit_s)
+        """A device that restarts during the change is read again, and changed once more."""
+        circuits = self._circuits(links)
+        try:
+            configure(self._switch, circuits, self._fence, timeout_s=self._limit_s)
+        except SwitchUnreachable:
+            configure(self._switch, circuits, self._fence, timeout_s=self._limit_s)
 
     def _circuits(self, links: Sequence[Link]) -> list[Circuit]:
-        degree = self._plan.cluster.degree
         return [
             Circuit(
-                socket_name(link.source, link.source_port, degree) + "A",
-                socket_name(link.target, link.target_port, degree) + "B",
+                self._fibres[link.source, link.source_port][0],
+                self._fibres[link.target, link.target_port][1],
             )
             for link in links
         ]

@@ -34,6 +34,7 @@ from torch_topoopt.fabric.netns.switch import NetnsSwitch
 from torch_topoopt.fabric.netns.verify import verify_between
 from torch_topoopt.fabric.switches.circuits import Circuit, Fence
 from torch_topoopt.fabric.switches.configure import configure
+from torch_topoopt.fabric.switches.light_watch import PolledLight
 from torch_topoopt.links import sockets
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.links.wiring import PortAddress, ServerAddress, Wiring
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.netns.options import NetnsOptions
     from torch_topoopt.fabric.netns.state import FabricRecord
+    from torch_topoopt.fabric.switches.switch import CircuitSwitch
     from torch_topoopt.plan import Plan
 
 _TCP_PORT = 20000
@@ -171,16 +173,28 @@ class NetnsFabric:
         """Who relays: the ranks ("user") or the hosts ("kernel")."""
         return self._options.relay
 
-    def circuit_mover(self, plan: Plan) -> NetnsCircuitMover:
-        """Moves the circuits of the wired `plan`; raises FabricError, saying why, if it cannot."""
+    def circuit_mover(
+        self, plan: Plan, switch: CircuitSwitch | None = None, *, limit_s: float | None = None
+    ) -> NetnsCircuitMover:
+        """Moves the circuits of the wired `plan`; raises FabricError, saying why, if it cannot.
+
+        `switch`: another device than the emulated one that steers the light between the ports. Its
+        first move is `restore()`. A move may take `limit_s`, by default the timeout beyond the
+        delay of the switch.
+        """
         if self._options.relay != "kernel" or self._options.forwarding != "routes":
             raise FabricError(
                 "netns: circuits move under the connections of a job only where hosts forward by "
                 "their routes (relay: kernel, forwarding: routes)"
             )
-        switch = self.switch()
-        limit_s = switch.delay_s + self._options.timeout_s
-        return NetnsCircuitMover(plan, self.layout, switch, limit_s=limit_s)
+        timeout_s = self._options.timeout_s
+        if switch is not None:
+            limit_s = limit_s or switch.capabilities().settle_s + timeout_s
+            watch = PolledLight(switch)
+            return NetnsCircuitMover(plan, self.layout, switch, watch, limit_s=limit_s)
+        own = self.switch()
+        limit_s = limit_s or own.delay_s + timeout_s
+        return NetnsCircuitMover(plan, self.layout, own, own, limit_s=limit_s)
 
     def _set_circuits(self, plan: Plan) -> None:
         if self._options.switch_delay_s is None:

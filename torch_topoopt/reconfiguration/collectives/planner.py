@@ -144,7 +144,7 @@ def _best_by_kind(
     """(seconds, plan) of the fastest of each kind."""
     best: dict[str, tuple[float, PortPlan]] = {}
     turns: list[tuple[float, PortPlan]] = []
-    for plan in _plans(collective, servers, degree, costs, total_bytes):
+    for plan in candidate_plans(collective, servers, degree, costs, total_bytes):
         seconds = plan_seconds(plan, costs, total_bytes)
         kind = _kind(plan)
         if kind not in best or seconds < best[kind][0]:
@@ -174,7 +174,7 @@ def _fanned(plan: PortPlan) -> bool:
     return any(phase.fan for route in plan.routes for phase in route.phases)
 
 
-def _plans(
+def candidate_plans(
     collective: str, servers: int, degree: int, costs: CircuitCosts, total_bytes: float
 ) -> Iterator[PortPlan]:
     """All candidates before exchanges."""

@@ -132,6 +132,7 @@ class _PlanRun:
         """Seconds of all."""
         routes = self.plan.routes
         for number in range(len(routes[0].phases)):
+            self._begin_phase(number)
             for which, route in enumerate(routes):
                 phase, serving = route.phases[number], route.ports[number]
                 for i, port in enumerate(serving):
@@ -144,6 +145,9 @@ class _PlanRun:
                     start_s, group = self._send(piece, groups, step_s, held)
                     self.starts.append((phase, piece, group, start_s))
         return max(self.piece_ready_s)
+
+    def _begin_phase(self, phase_number: int) -> None:
+        """Before the sends of any piece in this phase."""
 
     def _move(self, number: int, stride: int) -> None:
         port = self.ports[number]
@@ -168,14 +172,60 @@ class _PlanRun:
         return start_s, group
 
 
+class MovesTogetherError(ValueError):
+    """A plan that needs two circuits of one stride at once, or one port for two strides."""
+
+
+class _TogetherRun(_PlanRun):
+    """Circuits move while no port sends, and all that a phase needs at once.
+
+    So one topology follows the other. Raises MovesTogetherError.
+    """
+
+    def _begin_phase(self, phase_number: int) -> None:
+        needed: dict[int, int] = {}
+        for route in self.plan.routes:
+            phase, serving = route.phases[phase_number], route.ports[phase_number]
+            for i, port in enumerate(serving):
+                stride = phase.strides[i if phase.fan else 0]
+                if needed.setdefault(port, stride) != stride:
+                    raise MovesTogetherError(f"port {port} has two strides in phase {phase_number}")
+        if len(set(needed.values())) < len(needed):
+            raise MovesTogetherError(f"phase {phase_number} has two circuits of one stride")
+        if all(self.ports[port].stride == stride for port, stride in needed.items()):
+            return
+        idle_s = max(port.idle_s for port in self.ports)
+        for number, state in enumerate(self.ports):
+            state.idle_s = idle_s
+            if number in needed:
+                self._move(number, needed[number])
+            elif state.stride in needed.values():
+                state.stride = 0
+        for state in self.ports:
+            state.ready_s = state.idle_s = idle_s + self.costs.reconfiguration_s
+
+
 def plan_seconds(plan: PortPlan, costs: CircuitCosts, total_bytes: float) -> float:
     """The time of a plan, without its timeline."""
     return _PlanRun(plan, costs, total_bytes).run()
 
 
-def timeline(plan: PortPlan, costs: CircuitCosts, total_bytes: float) -> PortTimeline:
-    """Every move and every send of a plan."""
-    run = _PlanRun(plan, costs, total_bytes)
+def together_seconds(plan: PortPlan, costs: CircuitCosts, total_bytes: float) -> tuple[float, int]:
+    """The time of a plan whose circuits move together, and its number of topologies.
+
+    Raises MovesTogetherError.
+    """
+    run = _TogetherRun(plan, costs, total_bytes)
+    seconds = run.run()
+    return seconds, len({move.begin_s for move in run.moves})
+
+
+def timeline(
+    plan: PortPlan, costs: CircuitCosts, total_bytes: float, *, together: bool = False
+) -> PortTimeline:
+    """Every move and every send of a plan. If circuits move `together`, raises
+    MovesTogetherError."""
+    run = (_TogetherRun if together else _PlanRun)(plan, costs, total_bytes)
     run.run()
     sends: list[PortSend] = []
     for phase, piece, group, start_s in run.starts:

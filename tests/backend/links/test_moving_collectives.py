@@ -1,0 +1,282 @@
+"""AllReduce and others during which circuits move, on emulated hosts and an emulated switch, as
+root."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.backend.moving_circuits import SWITCH_VARIABLE, MovingBench, sent_bytes
+from support.backend.ranks import values
+from support.fabric.netns_fixtures import own_state, require_namespaces
+from support.limits import limit_s
+
+from torch_topoopt.fabric.netns.switch import NetnsSwitch
+from torch_topoopt.fabric.switches.circuits import Difference
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
+from torch_topoopt.reconfiguration.circuit_service import Choice
+from torch_topoopt.reconfiguration.collectives.stepped import stepped_collectives
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+SERVERS = 4
+COSTS = CircuitCosts(0.02, 1e-4, 0.01)
+ODD = 30_011  # elements, which no number of blocks divides
+LARGE = 1_000_000  # floats; a link of 20 Mb/s carries them in 1.6 s
+
+
+class EveryTopology:
+    """Moves circuits for collectives of at least 100 bytes, with every number of topologies in
+    turn."""
+
+    least_s = 0.0
+
+    def __init__(self) -> None:
+        self.topologies: list[tuple[str, int]] = []
+        self._schedules: dict[str, list[Any]] = {}
+
+    def __call__(self, collective: str, total_bytes: int, planned_s: float) -> Choice:
+        if total_bytes < 100:
+            return Choice(None, "small")
+        if not self._schedules.get(collective):
+            self._schedules[collective] = self.schedules(collective)
+        schedule = self._schedules[collective].pop(0)
+        self.topologies.append((collective, schedule.reconfigurations))
+        return Choice(schedule, "large")
+
+    @staticmethod
+    def schedules(collective: str) -> list[Any]:
+        """Over one circuit of each server, and over two."""
+        return [
+            schedule
+            for degree in (1, 2)
+            for schedule in stepped_collectives(collective, SERVERS, degree, COSTS, 1e6)
+        ]
+
+
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+REDUCTIONS = [
+    *((dtype, op) for dtype in (*FLOATS, torch.int64) for op in ("SUM", "MAX")),
+    *((torch.float32, op) for op in ("PRODUCT", "MIN", "AVG")),
+    *((torch.int32, op) for op in ("BAND", "BOR", "BXOR", "MIN")),
+    (torch.uint8, "SUM"),
+    (torch.int8, "SUM"),
+    (torch.bool, "BOR"),
+    (torch.complex64, "SUM"),
+]
+
+
+def data(rank: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Small integers, of which sums and products are exact in all types."""
+    made = torch.arange(count) * (rank + 3) % 4 + 1
+    return made % 2 == 0 if dtype == torch.bool else made.to(dtype)
+
+
+def reduced(rank: int, world: int) -> list[torch.Tensor]:
+    results = []
+    for dtype, op in REDUCTIONS:
+        own = data(rank, ODD, dtype)
+        dist.all_reduce(own, getattr(dist.ReduceOp, op))
+        results.append(own)
+    return results
+
+
+def others(rank: int, world: int) -> list[torch.Tensor]:
+    """Each as often as there are schedules, and more; some of them asynchronous."""
+    results = []
+    for number in range(6):
+        gathered = torch.zeros(world * ODD, dtype=torch.int32)
+        works = [dist.all_gather_into_tensor(gathered, data(rank, ODD, torch.int32), async_op=True)]
+        message = data(rank, ODD, torch.float64)
+        works.append(dist.broadcast(message, number % world, async_op=True))
+        part = torch.zeros(ODD)
+        works.append(dist.reduce_scatter_tensor(part, data(rank, world * ODD), async_op=True))
+        small = torch.full((3,), float(rank))
+        works.append(dist.all_reduce(small, async_op=True))
+        for work in works:
+            work.wait()
+        results += [gathered, message, part, small]
+    return results
+
+
+def compared(rank: int, world: int) -> list[bool]:
+    """Whether topoopt's results are those of gloo, bit for bit."""
+    found: list[list[torch.Tensor]] = []
+    for backend in ("topoopt", "gloo"):
+        dist.init_process_group(backend)
+        # gloo averages nothing.
+        results = [] if backend == "gloo" else reduced(rank, world)
+        if backend == "gloo":
+            for dtype, op in REDUCTIONS:
+                own = data(rank, ODD, dtype)
+                dist.all_reduce(own, getattr(dist.ReduceOp, "SUM" if op == "AVG" else op))
+                results.append(own / world if op == "AVG" else own)
+        found.append(results + others(rank, world))
+        dist.destroy_process_group()
+    return [torch.equal(a, b) for a, b in zip(*found, strict=True)]
+
+
+def uneven(rank: int, world: int) -> list[bool]:
+    """Blocks of different sizes, which gloo does not gather; some are empty."""
+    dist.init_process_group("topoopt")
+    sizes = [0, 30_001, 7, 12_000]
+    right = []
+    for _ in range(3):
+        gathered = [torch.zeros(size) for size in sizes]
+        dist.all_gather(gathered, data(rank, sizes[rank]))
+        right += [torch.equal(one, data(other, sizes[other])) for other, one in enumerate(gathered)]
+        part = torch.zeros(sizes[rank])
+        dist.reduce_scatter(part, [data(rank, size) for size in sizes])
+        total = torch.stack([data(other, sizes[rank]) for other in range(world)]).sum(0)
+        right.append(torch.equal(part, total))
+    dist.destroy_process_group()
+    return right
+
+
+def rounded(rank: int, world: int) -> list[bytes]:
+    """Sums that depend on the order of additions."""
+    dist.init_process_group("topoopt")
+    results = []
+    for number in range(5):
+        own = torch.randn(ODD, generator=torch.Generator().manual_seed(10 * number + rank))
+        dist.all_reduce(own)
+        results.append(own.numpy().tobytes())
+    dist.destroy_process_group()
+    return results
+
+
+def with_a_fault(rank: int, world: int, cut: Callable[[], None] | None) -> tuple[str, bool]:
+    """The first AllReduce fails; the group goes on."""
+    dist.init_process_group("topoopt")
+    dist.barrier()
+    before = sent_bytes("port0")
+    own = torch.ones(LARGE)
+    work = dist.all_reduce(own, async_op=True)
+    if rank == 0 and cut is not None:
+        deadline = time.monotonic() + limit_s(30)
+        while sent_bytes("port0") < before + LARGE // 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        cut()
+    error = ""
+    try:
+        work.wait()
+    except RuntimeError as caught:
+        error = str(caught)
+    again = data(rank, ODD)
+    dist.all_reduce(again)
+    total = torch.stack([data(other, ODD) for other in range(world)]).sum(0)
+    dist.destroy_process_group()
+    return error, torch.equal(again, total)
+
+
+def remove_a_circuit() -> None:
+    switch = NetnsSwitch(os.environ[SWITCH_VARIABLE])
+    (circuit,) = (circuit for circuit in switch.circuits() if circuit.ingress == "1A")
+    switch.apply(Difference(remove=(circuit,), add=()))
+
+
+def in_disagreement(rank: int, world: int) -> str:
+    dist.init_process_group("topoopt")
+    own = data(rank, ODD)
+    try:
+        if rank == 1:
+            dist.broadcast(own, 0)
+        else:
+            dist.all_reduce(own)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(params=[None])
+def bench(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[MovingBench, EveryTopology]]:
+    require_namespaces()
+    own_state(tmp_path, monkeypatch)
+    choices = EveryTopology()
+    with contextlib.ExitStack() as stack:
+        yield MovingBench(tmp_path, stack, SERVERS, request.param, None, choices), choices
+
+
+def test_results_are_those_of_gloo_with_every_number_of_topologies(
+    bench: tuple[MovingBench, EveryTopology],
+) -> None:
+    fabric, choices = bench
+    assert values(fabric.run(compared)) == [[True] * (len(REDUCTIONS) + 4 * 6)] * SERVERS
+    assert not [ended.error for ended in fabric.ended if ended.error]
+    for collective in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
+        used = {topologies for name, topologies in choices.topologies if name == collective}
+        assert used == {one.reconfigurations for one in choices.schedules(collective)}
+    network = fabric.plan.network
+    assert fabric.fabric.switch().circuits() == set(fabric.mover._circuits(network.links))
+
+
+def test_blocks_may_have_different_sizes(bench: tuple[MovingBench, EveryTopology]) -> None:
+    fabric, choices = bench
+    assert values(fabric.run(uneven)) == [[True] * 15] * SERVERS
+    assert len(choices.topologies) == 6
+
+
+def test_a_sum_has_the_same_bits_on_all_ranks(bench: tuple[MovingBench, EveryTopology]) -> None:
+    first, *rest = values(bench[0].run(rounded))
+    assert len(set(first)) == 5
+    assert rest == [first] * (SERVERS - 1)
+
+
+def test_a_circuit_that_stays_dark_stops_one_all_reduce(
+    bench: tuple[MovingBench, EveryTopology], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fabric, _ = bench
+    move = fabric.mover.move
+    moves = 0
+
+    def fail_once(number: int) -> None:
+        nonlocal moves
+        moves += 1
+        if moves == 1:
+            fabric.mover.restore()
+            raise FabricError("no light on 2A-5B after 1 s")
+        move(number)
+
+    monkeypatch.setattr(fabric.mover, "move", fail_once)
+    for error, right in values(fabric.run(_without_a_cut)):
+        assert "no light on 2A-5B after 1 s" in error
+        assert right
+    assert [bool(ended.error) for ended in fabric.ended] == [True, False]
+
+
+def _without_a_cut(rank: int, world: int) -> tuple[str, bool]:
+    return with_a_fault(rank, world, None)
+
+
+def _with_a_cut(rank: int, world: int) -> tuple[str, bool]:
+    return with_a_fault(rank, world, remove_a_circuit)
+
+
+@pytest.mark.parametrize("bench", [0.02], indirect=True)
+def test_a_circuit_that_is_lost_while_blocks_travel_stops_that_all_reduce(
+    bench: tuple[MovingBench, EveryTopology],
+) -> None:
+    fabric, _ = bench
+    for error, right in values(fabric.run(_with_a_cut)):
+        assert "lost the light on 1A-" in error
+        assert right
+    assert [bool(ended.error) for ended in fabric.ended] == [True, False]
+
+
+def test_ranks_that_call_different_collectives_get_both_names(
+    bench: tuple[MovingBench, EveryTopology],
+) -> None:
+    for error in values(bench[0].run(in_disagreement)):
+        assert "all_reduce" in error
+        assert "broadcast" in error
