@@ -192,7 +192,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "DIMENSION=N,...",
         "help": "only wire and price this layout, such as tensor=8,sharding=parameters; its "
         "dimensions: tensor, context, data, expert, pipeline, interleave, sharding, state_shards, "
-        "reshard, recompute, schedule, micro_batch, micro_batches, cells",
+        "reshard, recompute, schedule, micro_batch, micro_batches, cells, "
+        "recompute_blocks, reshard_blocks",
     },
     "precision": {
         "choices": ["bf16"],

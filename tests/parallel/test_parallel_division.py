@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from support.refusals import refused
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from torch_topoopt.models import bert, gpt, llama, mixtral
 from torch_topoopt.parallel import StrategyError
+from torch_topoopt.parallel.executable import ExecutableLayouts
+from torch_topoopt.parallel.sharded.distribute import Division
 from torch_topoopt.parallel.sharded.tensor import TensorStyles
 from torch_topoopt.plan.layout import Layout
 from torch_topoopt.profile.profiling import profile
 from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.layouts.cell_costs import CellCosts, parameter_kinds
+from torch_topoopt.search.layouts.cells import cells_of
 from torch_topoopt.search.layouts.divisible import why_not_divided
+from torch_topoopt.search.layouts.links import Boxes
+from torch_topoopt.search.layouts.prices import LayoutPrices
+from torch_topoopt.search.layouts.space import fastest_layouts
 
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
@@ -152,6 +160,69 @@ def test_a_search_leaves_them_out(layout: Layout) -> None:
     assert costs.priced(layout) is None
     assert costs.why_not(layout).startswith(("tensor: 4: '", "context: 8: ", "expert: 3: "))
     assert costs.priced(Layout(tensor=2, context=2, expert=2)) is not None
+
+
+class Repeated(nn.Module):
+    """One block that is called four times, or four blocks."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 8), nn.Linear(8, 4)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)) for _ in range(blocks)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for call in range(4):
+            x = x + self.blocks[call % len(self.blocks)](x)
+        return self.last(x)
+
+
+SOME = Layout(pipeline=2, recompute="full", recompute_blocks=(1, 2), micro_batches=4)
+
+
+def division(module: nn.Module, layout: Layout) -> Division:
+    """Without groups, in chunks of table and two blocks, and two blocks and head."""
+    mesh: Any = SimpleNamespace(layout=layout)
+    cells = len(cells_of(profiled(module, torch.zeros(4, 16))))
+    return Division(profiled(module, torch.zeros(4, 16)), mesh, None, (cells // 2, -(-cells // 2)))
+
+
+def test_the_first_blocks_of_each_stage_are_named() -> None:
+    module = Repeated(4)
+    named = division(module, SOME).blocks(module, "recompute_blocks")
+    assert named == {"blocks.0", "blocks.2", "blocks.3"}
+    every = division(module, replace(SOME, recompute_blocks=()))
+    assert every.blocks(module, "recompute_blocks") == {f"blocks.{i}" for i in range(4)}
+    with refused(StrategyError, "recompute_blocks", 3, 1, 2):
+        division(module, replace(SOME, recompute_blocks=(0, 3))).blocks(module, "recompute_blocks")
+
+
+def test_some_calls_of_one_module_are_neither_planned_nor_executed() -> None:
+    module = Repeated(1)
+    with refused(StrategyError, "recompute_blocks", "'blocks.0'"):
+        division(module, SOME).blocks(module, "recompute_blocks")
+    graph = profiled(module, torch.zeros(4, 16))
+    layouts = ExecutableLayouts(module, graph)
+    assert layouts.why_not(SOME).startswith("recompute_blocks")
+    assert not layouts.why_not(replace(SOME, recompute_blocks=()))
+    prices = LayoutPrices(graph, accelerator("h100"), Boxes(1, 450e9, 50e9))
+    none, full = (
+        prices.price(Layout(data=2, micro_batch=2, recompute=kind)) for kind in ("none", "full")
+    )
+    assert none is not None
+    assert full is not None
+    limit = (none.memory.total + full.memory.total) / 2
+
+    def some_blocks(**options: Any) -> list[bool]:
+        found = fastest_layouts(prices, 2, 4, box=1, memory_bytes=limit, **options)
+        return [bool(one.layout.recompute_blocks or one.layout.reshard_blocks) for one in found]
+
+    assert any(some_blocks())
+    alike = some_blocks(why_not=layouts.why_not)
+    assert alike
+    assert not any(alike)
 
 
 def test_only_pairs_of_columns_and_rows_are_divided() -> None:

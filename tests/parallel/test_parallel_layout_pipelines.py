@@ -23,7 +23,7 @@ STEPS, RATE, SAMPLES, LENGTH, WORDS = 12, 1e-2, 8, 8, 64
 TWO = Layout(pipeline=2, micro_batch=2, micro_batches=4)
 LAYOUTS = {
     "gpipe": replace(TWO, schedule="gpipe"),
-    "uneven": replace(TWO, cells=(2, 4), recompute="full"),
+    "uneven": replace(TWO, cells=(2, 4), recompute="full", recompute_blocks=(1, 2)),
     "interleaved": replace(TWO, interleave=2, schedule="interleaved"),
     "zero-bubble, interleaved": replace(TWO, interleave=2, schedule="zero-bubble"),
     "few micro-batches": replace(TWO, micro_batch=8, micro_batches=1),
@@ -36,6 +36,15 @@ NESTED = {
     "FSDP, kept": replace(SHARED, sharding="parameters", reshard=False),
     "FSDP, interleaved": replace(
         SHARED, sharding="parameters", interleave=2, schedule="interleaved", recompute="selective"
+    ),
+    "FSDP, some blocks": replace(
+        SHARED,
+        sharding="parameters",
+        interleave=2,
+        schedule="interleaved",
+        recompute="full",
+        recompute_blocks=(1, 0),
+        reshard_blocks=(1, 2),
     ),
     "tensor": Layout(tensor=2, pipeline=2, micro_batch=2, micro_batches=4),
 }

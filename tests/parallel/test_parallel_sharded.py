@@ -30,6 +30,14 @@ LAYOUTS = {
     "HSDP of ZeRO-1": Layout(data=4, micro_batches=2, sharding="optimizer", state_shards=2),
     "full": Layout(data=4, micro_batch=2, recompute="full", **FSDP),
     "selective": Layout(data=4, micro_batch=2, recompute="selective", **FSDP),
+    "some blocks": Layout(
+        data=4,
+        micro_batches=2,
+        recompute="full",
+        recompute_blocks=(1,),
+        reshard_blocks=(1,),
+        **FSDP,
+    ),
 }
 MODELS = {"llama": llama, "gpt": gpt}
 CASES = [("llama", case) for case in LAYOUTS] + [("gpt", "ZeRO-3"), ("gpt", "copies")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,14 @@ def test_a_layout_in_words() -> None:
         "sharded over 4, full recomputation, 4 micro-batches of 1"
     )
     assert str(Layout()) == "one accelerator, 1 micro-batch of 1"
+    some = Layout(
+        data=2, pipeline=2, sharding="parameters", state_shards=2, reshard_blocks=(3, 3),
+        recompute="full", recompute_blocks=(2, 0),
+    )  # fmt: skip
+    assert str(some) == (
+        "data 2 x pipeline 2, schedule 1f1b, parameters sharded over 2, gathered again in 3 blocks "
+        "a stage, full recomputation of 0 to 2 blocks a stage, 1 micro-batch of 1"
+    )
     cut = Layout(pipeline=2, cells=(3, 4))
     assert str(cut) == "pipeline 2, schedule 1f1b, chunks of 3 to 4 cells, 1 micro-batch of 1"
 
@@ -46,6 +55,10 @@ def test_a_layout_in_words() -> None:
                    micro_batches=4),
         ),
         ("pipeline=2,data=8,cells=5-4", Layout(data=8, pipeline=2, micro_batches=2, cells=(5, 4))),
+        (
+            "data=8,pipeline=2,recompute=full,recompute_blocks=3-0",
+            Layout(data=8, pipeline=2, micro_batches=2, recompute="full", recompute_blocks=(3, 0)),
+        ),
     ],
 )  # fmt: skip
 def test_dimensions_that_are_left_out_follow_from_the_others(text: str, expected: Layout) -> None:
@@ -67,6 +80,10 @@ def test_dimensions_that_are_left_out_follow_from_the_others(text: str, expected
         ("pipeline=2,cells=4", ("cells", 1, 2)),
         ("pipeline=2,cells=4-0", ("cells", 0)),
         ("pipeline=2,cells=4:3", ("cells", "'4:3'")),
+        ("recompute_blocks=4", ("recompute_blocks", "none")),
+        ("recompute=full,recompute_blocks=4-4", ("recompute_blocks", 2, 1)),
+        ("sharding=gradients,reshard_blocks=4", ("reshard_blocks", "gradients", "true")),
+        ("sharding=parameters,reshard=false,reshard_blocks=4", ("reshard_blocks", "false")),
         ("", ("''",)),
         ("tensor=" + "9" * 5000, ("tensor",)),
     ],
@@ -91,6 +108,10 @@ def test_a_plan_without_a_layout_keeps_its_text(ring_plan: Callable[..., Plan]) 
         ({"layout": Layout(data=2, micro_batches=16)}, ("layout", 2, 4)),
         ({"layout": Layout(data=4)}, ("layout", 4, 32)),
         ({"layout": Layout(data=4, state_shards=3, micro_batches=8)}, ("state_shards", 3)),
+        (
+            {"layout": Layout(data=4, micro_batches=8, recompute="full", recompute_blocks=(-1,))},
+            ("recompute_blocks", -1),
+        ),
     ],
 )
 def test_a_plan_and_its_layout_agree(
@@ -101,5 +122,8 @@ def test_a_plan_and_its_layout_agree(
         ring_plan(4), version=6, strategy_space="layouts", layout=layout, micro_batches=8
     ).validate()
     assert type(plan).from_json(plan.to_json()) == plan
+    older = {**plan.as_dict(), "layout": vars(layout).copy()}  # as version 6 has it
+    del older["layout"]["recompute_blocks"], older["layout"]["reshard_blocks"]
+    assert type(plan).from_json(json.dumps(older)) == plan
     with refused(DocumentError, *tokens):
         replace(plan, **change).validate()

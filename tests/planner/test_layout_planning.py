@@ -11,6 +11,7 @@ from support.small_op_graphs import decoder, embeddings
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Plan
 from torch_topoopt.plan.layout import Layout, layout_from
 from torch_topoopt.planner.alternation import PlanProgress, plan
+from torch_topoopt.planner.difference import difference
 from torch_topoopt.planner.layout_figures import layout_figures, other_layouts
 from torch_topoopt.planner.layout_planning import LayoutPlanning
 from torch_topoopt.planner.options import PlanningOptions
@@ -109,6 +110,23 @@ def test_other_kinds_are_no_faster_than_the_plan() -> None:
         assert other.layout != made.layout
         fits = "GB more" not in other.why_not
         assert not fits or other.iteration_s >= made.prediction.iteration_s * (1 - 1e-9)
+
+
+def test_only_blocks_that_do_not_fit_are_computed_again() -> None:
+    large = decoder(8, output=4 * 10**10)
+    made = plan(large, replace(H100, link_gbps=10.0), LAYOUTS)
+    layout = made.layout
+    assert layout is not None
+    assert 0 < sum(layout.recompute_blocks) < 8
+    assert Plan.from_json(made.to_json()) == made
+    every = replace(layout, recompute_blocks=())
+    full = plan(large, replace(H100, link_gbps=10.0), replace(LAYOUTS, layout=every))
+    assert made.prediction.iteration_s < full.prediction.iteration_s
+    changed = {change.field: change.a for change in difference(made, full).fields}
+    assert changed == {"layout.recompute_blocks": layout.recompute_blocks}
+    none = replace(every, recompute="none")
+    with refused(ValueError, "activations"):
+        plan(large, replace(H100, link_gbps=10.0), replace(LAYOUTS, layout=none))
 
 
 def test_sharded_state_fits_where_copies_do_not() -> None:

@@ -33,10 +33,14 @@ def planning(cluster: Cluster) -> LayoutPlanning:
         {"data": 4, "sharding": "optimizer", "state_shards": 4},
         {"data": 4, "sharding": "parameters", "state_shards": 4, "recompute": "full"},
         {"tensor": 2, "context": 2, "recompute": "selective"},
+        {
+            "data": 4, "sharding": "parameters", "state_shards": 4, "reshard_blocks": (1,),
+            "recompute": "full", "recompute_blocks": (2,),
+        },
         {"pipeline": 4, "micro_batch": 2},
         {"pipeline": 2, "data": 2, "interleave": 2, "schedule": "interleaved"},
     ],
-)
+)  # fmt: skip
 def test_the_closed_form_is_near(cluster: Cluster, layout: dict[str, object]) -> None:
     made = Layout(**layout)  # type: ignore[arg-type]
     if cluster is BOXES:
@@ -54,14 +58,18 @@ def test_the_closed_form_is_near(cluster: Cluster, layout: dict[str, object]) ->
     )
 
 
+@pytest.mark.parametrize("reshard_blocks", [(), (3,), (0,)])
 @pytest.mark.parametrize("cluster", [CLUSTER, BOXES])
-def test_bytes_on_links_are_those_of_the_demand(cluster: Cluster) -> None:
+def test_bytes_on_links_are_those_of_the_demand(
+    cluster: Cluster, reshard_blocks: tuple[int, ...]
+) -> None:
     """Also if several accelerators of a server are in a group."""
     of = planning(cluster)
     ranks = of.accelerators
     layout = Layout(
-        data=ranks, sharding="parameters", state_shards=ranks, micro_batches=16 // ranks
-    )
+        data=ranks, sharding="parameters", state_shards=ranks, micro_batches=16 // ranks,
+        reshard_blocks=reshard_blocks,
+    )  # fmt: skip
     wired = of.fastest_wired(layout)
     program = program_of(of.prices, cluster, wired.network, layout)
     result = run_program(program.program)

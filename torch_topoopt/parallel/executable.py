@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.parallel.api import placed
 from torch_topoopt.parallel.layouts import on_ranks
+from torch_topoopt.parallel.sharded.blocks import model_cells, why_not_some_blocks
 from torch_topoopt.parallel.sharded.tensor import TensorStyles
 from torch_topoopt.parallel.stages import StrategyError, stages_of
 
@@ -37,9 +38,13 @@ class ExecutableLayouts:
     def __init__(self, module: torch.nn.Module, op_graph: OpGraph) -> None:
         self._module, self._op_graph = module, op_graph
         self._why_not_tensor: dict[int, str] = {1: ""}
+        self._why_not_some = why_not_some_blocks(model_cells(module, op_graph))
 
     def why_not(self, layout: Layout) -> str:
         """The field of `layout`, the module, and the reason; empty if it can be executed."""
+        for field in ("recompute_blocks", "reshard_blocks"):
+            if getattr(layout, field) and self._why_not_some:
+                return f"{field}: {self._why_not_some}"
         parts = layout.tensor
         if parts not in self._why_not_tensor:
             self._why_not_tensor[parts] = self._styles_fail(parts)

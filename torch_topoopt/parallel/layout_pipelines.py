@@ -60,7 +60,7 @@ class LayoutPipeline(Pipeline):
         layout, mesh = division.layout, division.mesh
         cells = model_cells(module, division.op_graph)
         calls = ModelCalls.of(module, example_batch, [c.paths[0] for c in cells if c.block])
-        bounds = calls.bounds(cells, cells_of_chunks(division.op_graph, layout))
+        bounds = calls.bounds(cells, division.counts)
         broadcast_values(module)
         self._layout, self._count = layout, len(bounds) - 1
         self._group = mesh.state["pipeline"].get_group()
@@ -105,7 +105,8 @@ class LayoutPipeline(Pipeline):
         drop_caches(module, layout.recompute)
         op_graph = profile(module, example_batch, name=type(module).__name__)
         mesh = LayoutMesh.of(layout, next(module.parameters()).device.type)
-        return cls(module, example_batch, loss, Division(op_graph, mesh, precision))
+        counts = cells_of_chunks(op_graph, layout)
+        return cls(module, example_batch, loss, Division(op_graph, mesh, precision, counts))
 
     def state_dict(self) -> dict[str, Any]:
         """See Pipeline.state_dict."""

@@ -163,12 +163,13 @@ class Plan(Document):
     - before 4: `message_s` is alpha, `hop_s` the latency per hop, `reduce_s_per_byte` gamma
     - before 5: groups have no `grid`
     - before 6: no `layout`
+    - before 7: layouts recompute and reshard all blocks alike
 
     A plan without a layout is written as version 5.
     """
 
     KIND: ClassVar[str] = "Plan"
-    VERSION: ClassVar[int] = 6
+    VERSION: ClassVar[int] = 7
     WITHOUT_LAYOUT: ClassVar[int] = 5  # its version, which older releases read
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"micro_batches", "routing", "trainer"})
 

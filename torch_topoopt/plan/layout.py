@@ -13,6 +13,7 @@ Recompute = Literal["none", "selective", "full"]
 Precision = Literal["own", "bf16"]
 SoftwareName = Literal["eager", "nanotron", "compiled", "megatron"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+BlockField = Literal["recompute_blocks", "reshard_blocks"]
 SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
 RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
 _DIGITS = 9
@@ -33,6 +34,9 @@ class Layout:
       `sharding` names: of the optimizer (ZeRO-1), also gradients (ZeRO-2), also parameters (ZeRO-3,
       FSDP). Fewer than `data * context` is HSDP. With `reshard`, parameters are gathered again
       for the backward pass.
+    - `recompute_blocks` and `reshard_blocks`: how many blocks of each stage `recompute` and
+      `reshard` are for, its first ones. The other blocks keep all activations, or parameters.
+      Empty: all blocks.
     - `pipeline` stages of `interleave` chunks each; every data group runs `micro_batches` of
       `micro_batch` samples an iteration. `cells` has the number of cells of each chunk, in order: a
       cell is a block, or all operators before, between or after blocks. Empty: equal times.
@@ -52,6 +56,8 @@ class Layout:
     micro_batch: int = 1
     micro_batches: int = 1
     cells: tuple[int, ...] = ()
+    recompute_blocks: tuple[int, ...] = ()
+    reshard_blocks: tuple[int, ...] = ()
 
     @property
     def accelerators(self) -> int:
@@ -97,14 +103,16 @@ class Layout:
             chunks = f" of {self.interleave} chunks a stage" if self.interleave > 1 else ""
             words.append(f"schedule {self.schedule}{chunks}")
         if self.cells:
-            least, most = min(self.cells), max(self.cells)
-            words.append(f"chunks of {f'{least} to {most}' if least < most else most} cells")
+            words.append(f"chunks of {_range(self.cells)} cells")
         if self.state_shards > 1:
             kept = "" if self.reshard or self.zero_stage < 3 else ", kept for the backward pass"
+            if self.reshard_blocks:
+                kept = f", gathered again in {_blocks(self.reshard_blocks)}"
             state = "state of the optimizer" if self.zero_stage == 1 else self.sharding
             words.append(f"{state} sharded over {self.state_shards}{kept}")
         if self.recompute != "none":
-            words.append(f"{self.recompute} recomputation")
+            some = f" of {_blocks(self.recompute_blocks)}" if self.recompute_blocks else ""
+            words.append(f"{self.recompute} recomputation{some}")
         count = (
             "1 micro-batch" if self.micro_batches == 1 else f"{self.micro_batches} micro-batches"
         )
@@ -134,6 +142,7 @@ class Layout:
                 "stages, which an interleaved schedule needs"
             )
         self._check_cells()
+        self._check_blocks()
         return self
 
     def _check_cells(self) -> None:
@@ -142,6 +151,26 @@ class Layout:
             _at_least_one("cells", count)
         if self.cells and len(self.cells) != chunks:
             raise DocumentError(f"cells: {len(self.cells)} chunks, but the layout has {chunks}")
+
+    def _check_blocks(self) -> None:
+        for field, counts in (
+            ("recompute_blocks", self.recompute_blocks),
+            ("reshard_blocks", self.reshard_blocks),
+        ):
+            if counts and len(counts) != self.pipeline:
+                raise DocumentError(
+                    f"{field}: {len(counts)} stages, but the layout has {self.pipeline}"
+                )
+            for count in counts:
+                if count < 0:
+                    raise DocumentError(f"{field}: {count} is not at least 0")
+        if self.recompute_blocks and self.recompute == "none":
+            raise DocumentError("recompute_blocks: recompute is none; use selective or full")
+        if self.reshard_blocks and not (self.reshard and self.sharding == "parameters"):
+            raise DocumentError(
+                "reshard_blocks: need sharding parameters, and reshard true; have "
+                f"{self.sharding}, {str(self.reshard).lower()}"
+            )
 
 
 @dataclass(frozen=True)
@@ -168,6 +197,16 @@ class Trainer:
 
 
 DEFAULT_TRAINER = Trainer()
+
+
+def _range(counts: tuple[int, ...]) -> str:
+    least, most = min(counts), max(counts)
+    return f"{least} to {most}" if least < most else str(most)
+
+
+def _blocks(counts: tuple[int, ...]) -> str:
+    word = "block" if set(counts) == {1} else "blocks"
+    return f"{_range(counts)} {word}{' a stage' if len(counts) > 1 else ''}"
 
 
 def _at_least_one(field: str, value: int) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.plan.layout import RECOMPUTES, Layout
 from torch_topoopt.planner.layout_planning import LayoutPlanning, trained_by
-from torch_topoopt.search.layouts.space import divisions, shardings
+from torch_topoopt.search.layouts.space import divisions, least_recomputed, shardings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Plan
+    from torch_topoopt.plan.layout import Layout
     from torch_topoopt.planner.options import PlanningOptions
     from torch_topoopt.search.layouts.memory import StepMemory
     from torch_topoopt.search.layouts.prices import LayoutPrice
@@ -72,12 +72,13 @@ def other_layouts(
     for division in divisions(planning.accelerators, op_graph.batch_size, 1):
         for sharded in shardings(division, box):
             for kind in [kind for kind, matches in kinds.items() if matches(sharded)]:
-                for recompute in RECOMPUTES:
-                    price = planning.prices.price(replace(sharded, recompute=recompute))
-                    if price is None:
-                        continue
-                    if kind not in best or _order(planning, price) < _order(planning, best[kind]):
-                        best[kind] = price
+                price = least_recomputed(planning.prices, sharded, planning.memory_bytes)
+                if price is None:
+                    price = planning.prices.price(replace(sharded, recompute="full"))
+                if price is None:
+                    continue
+                if kind not in best or _order(planning, price) < _order(planning, best[kind]):
+                    best[kind] = price
     found = (_other(planning, plan, kind, price) for kind, price in best.items())
     return tuple(other for other in found if other.layout != plan.layout)
 

@@ -97,8 +97,7 @@ def program_of(
 ) -> LayoutProgram:
     """`layout_program` of a priced model."""
     stages = prices.stages(layout)
-    cells = prices.costs.priced(layout)
-    if stages is None or cells is None:
+    if stages is None:
         raise ValueError(f"layout: {prices.costs.op_graph.model} cannot be divided into {layout}")
     steps = _Steps(prices, cluster, network, layout)
     ends: list[int] = []
@@ -141,11 +140,10 @@ class _Steps:
         self._names = [operator.name for operator in op_graph.operators]
         self._step = op_graph.measured_step or MeasuredStep(0.0)
         self._share_processors(cluster.accelerators_per_server)
-        stages, cells = prices.stages(layout), prices.costs.priced(layout)
+        stages = prices.stages(layout)
         assert stages is not None
-        assert cells is not None
         self._stages = stages
-        self._chunks = _chunks_of(layout, stages, cells)
+        self._chunks = _chunks_of(layout, stages)
         self._order = pipeline_order(layout)
         self._shards = layout.sharding == "parameters" and layout.state_shards > 1
         self.computed: dict[int, Computed] = {}
@@ -254,7 +252,7 @@ class _Steps:
         end = begin
         for cell in chunk.cells:
             cost = cell.cost
-            its = self._model.cell_seconds(self._layout, cost)
+            its = self._model.cell_seconds(self._layout, cell)
             ready = self._gathered(chunk.stage, cell, end, again=False)
             if cell.cell.begin in early:
                 ready = self._both(ready, early[cell.cell.begin])
@@ -269,15 +267,15 @@ class _Steps:
         half, issued = (1.0, 2.0) if split == "both" else (0.5, 2.0 * SPLIT_BACKWARD)
         scatters = split != "inputs"
         for cell in reversed(chunk.cells):
-            its = self._model.cell_seconds(layout, cell.cost)
+            its = self._model.cell_seconds(layout, cell)
             ready = self._gathered(chunk.stage, cell, end, again=True)
             if split != "weights":
-                if layout.recompute == "full":
+                if layout.recompute == "full" and cell.again == 1:
                     ready = self._cell(ready, cell, one, (its.again_s, 0.0, 0.0, 0.0))
                 else:
                     ready = self._compute(ready, its.again_s, "recompute", one, cell)
             gather_s, scatter_s = self._state_s(chunk.stage, cell.cost)
-            exchanged_s = gather_s * layout.reshard + scatter_s
+            exchanged_s = gather_s * (layout.reshard and cell.reshards) + scatter_s
             seconds = half * its.backward_s
             if split == "weights":
                 end = self._compute(ready, seconds, "gradients of", one, cell)
@@ -337,7 +335,8 @@ class _Steps:
 
     def _gathered(self, stage: int, cell: PricedCell, begin: Tasks, *, again: bool) -> Tasks:
         """`begin`, and the parameters of a cell are there."""
-        if not self._shards or (again and not self._layout.reshard):
+        kept = not (self._layout.reshard and cell.reshards)
+        if not self._shards or (again and kept):
             return begin
         gathers = self._gathers[stage]
         of = self._state(
@@ -474,14 +473,13 @@ class _Steps:
         return ExchangeOrigin(tuple(self._names[cell.cell.begin : cell.cell.end]), self._iteration)
 
 
-def _chunks_of(
-    layout: Layout, stages: tuple[LayoutStage, ...], cells: list[PricedCell]
-) -> list[_Chunk]:
+def _chunks_of(layout: Layout, stages: tuple[LayoutStage, ...]) -> list[_Chunk]:
     """The chunks of all stages, in the order of the model."""
-    stage_of = {span: i for i, stage in enumerate(stages) for span in stage.spans}
+    cells = [(one, number) for number, stage in enumerate(stages) for one in stage.in_order]
+    cells.sort(key=lambda of: of[0].cell.begin)
     found = [
-        _Chunk(stage, list(run))
-        for stage, run in groupby(cells, key=lambda one: stage_of[one.cell.begin, one.cell.end])
+        _Chunk(stage, [one for one, _ in run])
+        for stage, run in groupby(cells, key=lambda of: of[1])
     ]
     assert len(found) == layout.pipeline * layout.interleave or layout.pipeline == 1
     return found

@@ -61,6 +61,8 @@ def test_sharded_parameters_are_gathered_for_both_passes_of_each_micro_batch() -
     (kept,) = demand(sharded(reshard=False)).groups
     assert again.size_bytes == 2 * 1.5 * ALL_PARAMETERS
     assert kept.size_bytes == 2 * ALL_PARAMETERS
+    (some,) = demand(sharded(reshard_blocks=(1,))).groups
+    assert some.size_bytes == again.size_bytes - (BLOCKS - 1) * 2 * PARAMETERS
 
 
 @pytest.mark.parametrize(("sharding", "scatters"), [("optimizer", 1), ("gradients", 2)])
@@ -90,6 +92,8 @@ def test_tensor_groups_between_servers_exchange_activations_of_both_passes() -> 
     assert group.size_bytes == BATCH * (2 * BLOCKS * SAMPLE + 2 * PARAMETERS)
     recomputed = demand(Layout(tensor=2, micro_batches=BATCH, recompute="full")).groups[0]
     assert recomputed.size_bytes == group.size_bytes + BATCH * BLOCKS * SAMPLE / 2
+    one = Layout(tensor=2, micro_batches=BATCH, recompute="full", recompute_blocks=(1,))
+    assert demand(one).groups[0].size_bytes == group.size_bytes + BATCH * SAMPLE / 2
 
 
 def test_a_tensor_group_in_a_box_needs_no_network() -> None:

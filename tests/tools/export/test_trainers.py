@@ -210,6 +210,13 @@ def test_megatron_has_degrees_batches_and_checkpoints() -> None:
     }
 
 
+def test_megatron_recomputes_the_first_layers_of_each_stage() -> None:
+    some = megatron(replace(NESTED, recompute_blocks=(5, 5)))
+    assert some == {
+        **megatron(NESTED), "recompute_method": "block", "recompute_num_layers": 5
+    }  # fmt: skip
+
+
 def test_megatron_has_experts_chunks_and_shards() -> None:
     experts = megatron(EXPERTS)
     assert experts["expert_model_parallel_size"] == 4
@@ -377,6 +384,18 @@ def test_hosts_come_in_the_order_of_ranks() -> None:
         ("accelerate", ZERO_2, ("sharding", "gradients")),
         ("accelerate", HYBRID, ("recompute", "selective")),
         ("accelerate", Layout(tensor=2, data=2), ("tensor", 2)),
+        *(
+            (trainer, replace(ZERO_3, reshard_blocks=(5,)), ("reshard_blocks", 5))
+            for trainer in ("torchtitan", "megatron", "deepspeed", "accelerate")
+        ),
+        ("torchtitan", replace(NESTED, recompute_blocks=(5, 5)), ("recompute_blocks", "5-5")),
+        ("megatron", replace(NESTED, recompute_blocks=(5, 4)), ("recompute_blocks", "5-4")),
+        ("megatron", replace(HYBRID, reshard=True, recompute_blocks=(5,)), ("recompute_blocks", 5)),
+        (
+            "accelerate",
+            replace(ZERO_3, recompute="full", recompute_blocks=(5,)),
+            ("recompute_blocks", 5),
+        ),
     ],
 )
 def test_a_field_that_a_trainer_lacks_is_named(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,13 @@ def model_cells(module: torch.nn.Module, op_graph: OpGraph) -> tuple[ModelCell, 
             paths = tuple(path for path in leaves if _has_parameters(modules.get(path)))
         found.append(ModelCell(paths, cell.begin, cell.end, cell.block))
     return tuple(found)
+
+
+def why_not_some_blocks(cells: Sequence[ModelCell]) -> str:
+    """Why no layout can choose some of the blocks of a model; empty if it can."""
+    calls = Counter(path for cell in cells if cell.block for path in cell.paths)
+    twice = (path for path, count in calls.items() if count > 1)
+    return next((f"several blocks are calls of '{path}'" for path in twice), "")
 
 
 def _common_path(paths: Sequence[str], modules: dict[str, torch.nn.Module]) -> str:

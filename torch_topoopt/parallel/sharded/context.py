@@ -26,7 +26,7 @@ from torch_topoopt.search.accelerators import class_of
 from torch_topoopt.search.layouts.divisible import attention_length, why_not_divided
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -44,14 +44,14 @@ def context_parallel(
     op_graph: OpGraph,
     mesh: DeviceMesh,
     *,
-    recomputed: bool = False,
+    recomputed: Iterable[str] = (),
     last: bool = True,
 ) -> None:
     """Makes `module`, the model of `op_graph` or a stage of it, work on this rank's positions.
 
     It is called with whole samples, and the `last` stage returns whole results. The forward passes
-    of blocks are `recomputed` or not: then attention gathers again by itself. Raises StrategyError
-    for a model whose positions cannot be divided.
+    of the blocks at `recomputed` run again; elsewhere, attention gathers again by itself. Raises
+    StrategyError for a model whose positions cannot be divided.
     """
     part = ContextPart.of(op_graph, mesh)
     modules = dict(module.named_modules())
@@ -59,12 +59,14 @@ def context_parallel(
         if not any(True for _ in leaf.children()):
             leaf.register_forward_pre_hook(part.own_indices, with_kwargs=True, prepend=True)
     lifted: set[str] = set()
+    again = tuple(f"{path}." if path else "" for path in recomputed)
     for operator in op_graph.operators:
         path = path_of(operator)
         inner, around = modules.get(path), path.rpartition(".")[0]
         if class_of(operator) == "attention":
             if around in modules:
-                _replace_attention(modules[around], part, recomputed=recomputed)
+                inside = f"{around}.".startswith(again)
+                _replace_attention(modules[around], part, recomputed=inside)
         elif inner is not None and _makes_positions(operator) and path not in lifted:
             lifted.add(path)
             inner.forward = functools.partial(part.in_place, inner.forward)

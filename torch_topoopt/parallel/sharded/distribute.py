@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -11,7 +12,11 @@ from typing import TYPE_CHECKING
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
-from torch_topoopt.parallel.sharded.blocks import model_cells, path_of
+from torch_topoopt.parallel.sharded.blocks import (
+    model_cells,
+    path_of,
+    why_not_some_blocks,
+)
 from torch_topoopt.parallel.sharded.context import context_parallel
 from torch_topoopt.parallel.sharded.experts import expert_parallel, expert_paths
 from torch_topoopt.parallel.sharded.recompute import recompute
@@ -19,6 +24,7 @@ from torch_topoopt.parallel.sharded.tensor import tensor_parallel
 from torch_topoopt.parallel.stages import StrategyError
 from torch_topoopt.search.accelerators import class_of
 from torch_topoopt.search.layouts.divisible import why_not_experts
+from torch_topoopt.search.layouts.stages import first_blocks
 
 if TYPE_CHECKING:
     import torch
@@ -26,22 +32,38 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel.sharded.blocks import ModelCell
     from torch_topoopt.parallel.sharded.mesh import LayoutMesh
-    from torch_topoopt.plan.layout import Layout
+    from torch_topoopt.plan.layout import BlockField, Layout
 
 
 @dataclass(frozen=True)
 class Division:
     """What the parts of a module are made by: the OpGraph of the whole model, the groups of the
-    layout, and the type that blocks compute in (None: that of the parameters)."""
+    layout, the type that blocks compute in (None: that of the parameters), and the cells of each
+    chunk of the pipeline (none: there is one chunk)."""
 
     op_graph: OpGraph
     mesh: LayoutMesh
     precision: torch.dtype | None = None
+    counts: tuple[int, ...] = ()
 
     @property
     def layout(self) -> Layout:
         """The layout of the mesh."""
         return self.mesh.layout
+
+    def blocks(self, module: torch.nn.Module, field: BlockField) -> frozenset[str]:
+        """The paths of the blocks of `module` that `field` of the layout names. Raises
+        StrategyError for more blocks than a stage has, or for some calls of one module."""
+        cells = model_cells(module, self.op_graph)
+        are_blocks = [cell.block for cell in cells]
+        why = why_not_some_blocks(cells) if getattr(self.layout, field) else ""
+        try:
+            named = first_blocks(are_blocks, self.counts or (len(cells),), self.layout, field)
+        except ValueError as error:
+            raise StrategyError(f"layout: {error}") from None
+        if why:
+            raise StrategyError(f"layout: {field}: {why}")
+        return frozenset(path for cell in itertools.compress(cells, named) for path in cell.paths)
 
 
 def distribute(module: torch.nn.Module, division: Division, *, last: bool = True) -> None:
@@ -60,16 +82,19 @@ def distribute(module: torch.nn.Module, division: Division, *, last: bool = True
         tensor_parallel(module, division.op_graph, division.mesh.tensor, last=last)
         # Results are views of what tensor groups make, which no model changes in place.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+    recomputed: frozenset[str] = frozenset()
+    if layout.recompute != "none":
+        recomputed = division.blocks(module, "recompute_blocks")
     if division.mesh.samples is not None:
         context = division.mesh.samples["context"]
-        recomputed = layout.recompute != "none"
         context_parallel(module, division.op_graph, context, recomputed=recomputed, last=last)
     cells = tuple(
         cell
         for cell in model_cells(module, division.op_graph)
         if any(any(True for _ in module.get_submodule(path).parameters()) for path in cell.paths)
     )
-    for path in dict.fromkeys(path for cell in cells if cell.block for path in cell.paths):
+    held = dict.fromkeys(path for cell in cells if cell.block for path in cell.paths)
+    for path in (path for path in held if path in recomputed):
         tensor_ranks = division.mesh.tensor.mesh.flatten().tolist()
         recompute(module.get_submodule(path), layout.recompute, tensor_ranks)
     _shard_state(module, cells, division, last=last)
@@ -91,19 +116,22 @@ def _shard_state(
     shard = partial(
         fully_shard,
         reshard_after_forward=layout.sharding == "parameters" and layout.reshard,
+        mp_policy=policy,
         shard_placement_fn=partial(_even_dimension, parts=layout.state_shards),
     )
+    keep = partial(shard, reshard_after_forward=False)
     uses = Counter(
         id(parameter) for other in module.modules() for parameter in other.parameters(recurse=False)
     )
     uses.update(id(p) for table in _shared_tables(module, division) for p in table.parameters())
+    keeping = _keeping(module, cells, division)
     if experts_mesh is not None:
         for path in expert_paths(module):
             experts = module.get_submodule(path)
-            shard(
+            kept = path.startswith(tuple(f"{block}." for block in keeping))
+            (keep if kept else shard)(
                 experts,
                 mesh=experts_mesh,
-                mp_policy=policy,
                 shard_placement_fn=partial(_even_dimension, parts=layout.expert_shards),
             )
             experts.set_modules_to_backward_prefetch([experts])
@@ -117,7 +145,7 @@ def _shard_state(
         units += trained[:1]
         for group in (trained, [one for one in modules if one not in trained]):
             if group:
-                shard(group, mesh=mesh, mp_policy=policy)
+                (keep if keeping.intersection(cell.paths) else shard)(group, mesh=mesh)
     if division.precision is not None and last:  # the loss has its own type
         policy = replace(policy, output_dtype=policy.reduce_dtype)
     shard(module, mesh=mesh, mp_policy=policy)
@@ -125,6 +153,16 @@ def _shard_state(
     # its own predecessor gathers nothing ahead.
     for unit, before in zip((*units, module), (units[0] if units else module, *units), strict=True):
         unit.set_modules_to_backward_prefetch([before])
+
+
+def _keeping(
+    module: torch.nn.Module, cells: tuple[ModelCell, ...], division: Division
+) -> frozenset[str]:
+    """The paths of the blocks whose parameters stay for the backward pass, unlike others'."""
+    if not division.layout.reshard_blocks:
+        return frozenset()
+    blocks = {path for cell in cells if cell.block for path in cell.paths}
+    return frozenset(blocks - division.blocks(module, "reshard_blocks"))
 
 
 def _even_dimension(parameter: torch.nn.Parameter, *, parts: int) -> Shard | None:

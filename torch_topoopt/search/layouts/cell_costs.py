@@ -90,11 +90,17 @@ class CellCost:
 
 class PricedCell(NamedTuple):
     """A cell with its cost, and the bytes that pass from it to the next on one accelerator (from
-    the last, the model's output)."""
+    the last, the model's output).
+
+    The part `again` of it is computed again in the backward pass, if the layout recomputes: of a
+    block, all or nothing. Its parameters are gathered again (`reshards`), if the layout reshards.
+    """
 
     cell: Cell
     cost: CellCost
     output_bytes: float
+    again: float = 1.0
+    reshards: bool = True
 
 
 class CellCosts:

@@ -114,10 +114,7 @@ def memory_of_stage(
     gradients = stage.gradient_bytes, stage.sum("expert_gradient_bytes")
     gathered = 0.0
     if zero >= 3 and layout.state_shards > 1:
-        gathered = stage.parameter_bytes + stage.sum("expert_bytes")
-        if layout.reshard:
-            largest = max(one.cost.parameter_bytes for one, _ in stage.cells)
-            gathered = min(gathered, _GATHERED_CELLS * largest)
+        gathered = _gathered(layout, stage)
     return StepMemory(
         held(stage.parameter_bytes, stage.sum("expert_bytes"), 3),
         held(*gradients, 2) * state.gradient,
@@ -128,22 +125,48 @@ def memory_of_stage(
     )
 
 
+def _gathered(layout: Layout, stage: LayoutStage) -> float:
+    """Parameters in use: all that are kept for the backward pass, and others while they compute."""
+    whole = stage.parameter_bytes + stage.sum("expert_bytes")
+    if not layout.reshard:
+        return whole
+    passing = stage.resharded
+    if not passing.cells:
+        return whole
+    size = passing.parameter_bytes + passing.sum("expert_bytes")
+    largest = max(one.cost.parameter_bytes for one, _ in passing.cells)
+    return whole - size + min(size, _GATHERED_CELLS * largest)
+
+
 def _activations(layout: Layout, stage: LayoutStage, index: int, software: Software) -> float:
-    """What is kept of the micro-batches under way, and the largest that is made again for one."""
-    field = {"none": "saved_bytes", "selective": "selective_bytes"}.get(layout.recompute)
-    again = 0.0
-    if field is None:
-        kept = sum(count * one.output_bytes for one, count in stage.cells)
-        again = max(one.cost.saved_bytes for one, _ in stage.cells)
-    else:
-        kept = stage.sum(field)
-        if software.keeps_gathered:
-            kept += stage.sum("gathered_bytes")
-    again = max(again, software.loss_outputs * stage.logits)
+    """What is kept of the micro-batches under way, and the largest that is made again for one.
+
+    The blocks computed again are the first of a stage, so later ones are free by then.
+    """
+    kept = again = freed = 0.0
+    for one, count in stage.cells:
+        whole, less = _kept_of_cell(layout, one, software)
+        kept += count * (one.again * less + (1 - one.again) * whole)
+        if layout.recompute == "full" and one.again:
+            again = max(again, one.cost.saved_bytes)
+        if one.cell.block:
+            freed += count * (1 - one.again) * whole
+    again = max(again - freed, software.loss_outputs * stage.logits)
     kept *= micro_batches_kept(layout, index)
     if layout.pipeline > 1 and layout.micro_batches > 1:
         kept *= 1 + _FRAGMENTS
     return kept + again + _gradients_kept(layout, stage, index)
+
+
+def _kept_of_cell(layout: Layout, one: PricedCell, software: Software) -> tuple[float, float]:
+    """What a cell keeps of a micro-batch without recomputation, and with that of the layout."""
+    gathered = one.cost.gathered_bytes if software.keeps_gathered else 0.0
+    whole = one.cost.saved_bytes + gathered
+    if layout.recompute == "full":
+        return whole, one.output_bytes
+    if layout.recompute == "selective":
+        return whole, one.cost.selective_bytes + gathered
+    return whole, whole
 
 
 def _gradients_kept(layout: Layout, stage: LayoutStage, index: int) -> float:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt.search.layouts.cell_costs import CellCosts
-from torch_topoopt.search.layouts.memory import cells_in_memory, memory_of
+from torch_topoopt.search.layouts.memory import cells_in_memory, memory_of, memory_of_stage
 from torch_topoopt.search.layouts.software import EAGER
 from torch_topoopt.search.layouts.stages import (
     chunk_cells,
@@ -19,6 +19,8 @@ from torch_topoopt.search.layouts.state import ADAMW
 from torch_topoopt.search.layouts.times import StepModel
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan.layout import Layout
     from torch_topoopt.search.accelerators import Accelerator
@@ -107,8 +109,36 @@ class LayoutPrices:
         counts = cells_in_memory(layout, cells, *self._memory, memory_bytes)
         return None if counts is None else replace(layout, cells=counts)
 
+    def least_blocks(self, price: LayoutPrice, memory_bytes: float) -> Layout:
+        """The layout of `price`, which fits and recomputes all blocks, with the least blocks of
+        each stage that fit."""
+        layout, none = price.layout, replace(price.layout, recompute="none")
+        blocks = [stage.blocks for stage in price.stages]
+        fewer = list(zip([0] * len(blocks), self._stage_bytes(none, price.stages), strict=True))
+        enough = list(zip(blocks, self._stage_bytes(layout, price.stages), strict=True))
+        enough = [
+            low if low[1] <= memory_bytes else high for low, high in zip(fewer, enough, strict=True)
+        ]
+        while any(high[0] - low[0] > 1 for low, high in zip(fewer, enough, strict=True)):
+            ends = zip(fewer, enough, strict=True)
+            tried = [_between(low, high, memory_bytes) for low, high in ends]
+            other = replace(layout, recompute_blocks=tuple(tried))
+            stages = self.stages(other)
+            assert stages is not None
+            for i, size in enumerate(self._stage_bytes(other, stages)):
+                (enough if size <= memory_bytes else fewer)[i] = tried[i], size
+        least = [count for count, _ in enough]
+        return layout if least == blocks else replace(layout, recompute_blocks=tuple(least))
+
+    def _stage_bytes(self, layout: Layout, stages: Sequence[LayoutStage]) -> list[float]:
+        return [
+            memory_of_stage(layout, stage, i, *self._memory).total for i, stage in enumerate(stages)
+        ]
+
     def stages(self, layout: Layout) -> tuple[LayoutStage, ...] | None:
         """The stages of `layout`; None if the model cannot be divided so."""
+        if layout.recompute_blocks or layout.reshard_blocks:  # many, of few layouts
+            return stages_of(self.costs, layout, self._cut)
         key = (
             *(layout.tensor, layout.context, layout.expert, layout.micro_batch),
             *(layout.pipeline, layout.interleave),
@@ -117,3 +147,13 @@ class LayoutPrices:
         if key not in self._stages:
             self._stages[key] = stages_of(self.costs, layout, self._cut)
         return self._stages[key]
+
+
+def _between(fewer: tuple[int, float], enough: tuple[int, float], memory_bytes: float) -> int:
+    """The number of blocks that would be the least if memory were linear in it, between both;
+    `enough` if no number is."""
+    (low, most_bytes), (high, least_bytes) = fewer, enough
+    if high - low <= 1:
+        return high
+    over = (most_bytes - memory_bytes) / max(1.0, most_bytes - least_bytes)
+    return min(high - 1, max(low + 1, low + math.ceil(over * (high - low))))

@@ -85,6 +85,8 @@ def fastest_layouts(
 
     Of each, the least recomputation that fits: more of it is only slower.
     """
+    chosen = Layout(recompute="full", recompute_blocks=(1,))
+    alike = why_not is not None and bool(why_not(chosen))  # no choice for some blocks
     found: dict[tuple[int, ...], LayoutPrice] = {}
     slowest_s = math.inf  # of the fastest `count`
     for division in divisions(accelerators, batch_size, most_experts):
@@ -94,43 +96,101 @@ def fastest_layouts(
             continue
         key = division.tensor, division.context, division.expert, division.pipeline
         for sharded in shardings(division, box):
-            best = _least_recomputed(prices, sharded, memory_bytes)
-            if best is not None and (key not in found or _step_s(best) < _step_s(found[key])):
+            limit_s = _step_s(found[key]) if key in found else math.inf
+            best = least_recomputed(prices, sharded, memory_bytes, limit_s, alike=alike)
+            if best is not None and _step_s(best) < limit_s:
                 found[key] = best
         if len(found) >= count:
             slowest_s = _step_s(heapq.nsmallest(count, found.values(), key=_step_s)[-1])
-    return heapq.nsmallest(count, found.values(), key=_step_s)
+    fastest = heapq.nsmallest(count, found.values(), key=_step_s)
+    if alike:
+        return fastest
+    kept = (_kept_where_it_gains(prices, one, memory_bytes) for one in fastest)
+    return sorted(kept, key=_step_s)
+
+
+def _kept_where_it_gains(
+    prices: LayoutPrices, price: LayoutPrice, memory_bytes: float
+) -> LayoutPrice:
+    """`price`, or a faster layout that gathers the parameters of fewer or more blocks again.
+
+    Memory that gathered parameters take is missing for activations: each change is priced with the
+    least recomputation that fits. The numbers of all stages, or of one, change by steps that halve.
+    """
+    best, blocks = price, [stage.blocks for stage in price.stages]
+    layout = price.layout
+    if layout.sharding != "parameters" or layout.state_shards == 1:
+        return price
+    again = [count * layout.reshard for count in blocks]
+    moves = [range(layout.pipeline), *((stage,) for stage in range(layout.pipeline))]
+    moves = moves[: 1 if layout.pipeline == 1 else None]
+    step = max(blocks)
+    while step > 1:
+        step = (step + 1) // 2
+        for stages, change in itertools.product(moves, (-step, step)):
+            while True:
+                tried = list(again)
+                for stage in stages:
+                    tried[stage] = min(blocks[stage], max(0, again[stage] + change))
+                if tried == again:
+                    break
+                other = _resharding(layout, tried, blocks)
+                found = least_recomputed(prices, other, memory_bytes, _step_s(best))
+                if found is None or _step_s(found) >= _step_s(best):
+                    break
+                best, again = found, tried
+    return best
+
+
+def _resharding(layout: Layout, again: list[int], blocks: list[int]) -> Layout:
+    """`layout` that gathers the parameters of so many blocks of each stage again."""
+    some = tuple(again) if any(again) and again != blocks else ()
+    return replace(
+        layout, reshard=any(again), reshard_blocks=some, recompute="none", recompute_blocks=()
+    )
 
 
 def _step_s(price: LayoutPrice) -> float:
     return price.times.step_s
 
 
-def _least_recomputed(
-    prices: LayoutPrices, layout: Layout, memory_bytes: float
+def least_recomputed(
+    prices: LayoutPrices,
+    layout: Layout,
+    memory_bytes: float,
+    limit_s: float = math.inf,
+    *,
+    alike: bool = False,
 ) -> LayoutPrice | None:
-    """`layout` with the least recomputation that fits; None if none does.
+    """`layout` with the least recomputation that fits, of all blocks if they are `alike`; None if
+    none does, or if all take longer than `limit_s`.
 
     Of a pipeline, its zero-bubble schedule if that is faster, or less recomputation with uneven
     stages.
     """
-    uneven: list[LayoutPrice] = []
+    found: list[LayoutPrice] = []
     for recompute in RECOMPUTES:
         price = prices.price(replace(layout, recompute=recompute))
         if price is None:
             return None
         if price.memory.total <= memory_bytes:
-            found = [*uneven, _with_less_bubble(prices, price, memory_bytes)]
-            return min(found, key=_step_s)
+            if recompute == "none":
+                return _with_less_bubble(prices, price, memory_bytes)
+            some = None if alike else prices.price(prices.least_blocks(price, memory_bytes))
+            fits = some is not None and some.memory.total <= memory_bytes
+            found.append(some if some is not None and fits else price)
+            continue
+        if recompute == "none" and _step_s(price) >= limit_s:
+            return None
         other = _uneven(prices, price.layout, memory_bytes)
         if other is not None:
-            uneven.append(other)
-    return min(uneven, key=_step_s, default=None)
+            found.append(other)
+    return min(found, key=_step_s, default=None)
 
 
 def _uneven(prices: LayoutPrices, layout: Layout, memory_bytes: float) -> LayoutPrice | None:
     """`layout` with stages of other times that fit."""
-    if layout.pipeline == 1 or layout.interleave > 1:
+    if layout.pipeline == 1 or layout.interleave > 1 or layout.cells or layout.reshard_blocks:
         return None
     cut = prices.cut_within(layout, memory_bytes)
     price = None if cut is None else prices.price(cut)

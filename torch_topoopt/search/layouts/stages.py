@@ -12,27 +12,24 @@ from torch_topoopt.search.stages import equal_stages
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch_topoopt.plan.layout import Layout
+    from torch_topoopt.plan.layout import BlockField, Layout
     from torch_topoopt.search.layouts.cell_costs import CellCosts, PricedCell
 
     Cut = Callable[[Sequence[float], int], tuple[int, ...] | None]  # seconds of cells, chunks
 
 
 class LayoutStage(NamedTuple):
-    """The cells of a stage: how many of each kind, the `first` and the `last`.
+    """The cells of a stage: how many are equal, and all `in_order`.
 
     `copied`: it is not the stage of the table that its output layer shares, so it has a copy.
     `logits`: bytes of the model's output on one accelerator, if this stage makes it, and a tensor
-    group has parts of it. `spans` has begin and end of the operators of each cell. `gives` are the
-    bytes that each of its chunks sends to the next chunk.
+    group has parts of it. `gives` are the bytes that each of its chunks sends to the next chunk.
     """
 
     cells: tuple[tuple[PricedCell, int], ...]
-    first: PricedCell
-    last: PricedCell
+    in_order: tuple[PricedCell, ...]
     copied: bool
     logits: float
-    spans: tuple[tuple[int, int], ...]
     gives: tuple[float, ...]
 
     @classmethod
@@ -45,11 +42,30 @@ class LayoutStage(NamedTuple):
         gives: Sequence[float] = (),
     ) -> LayoutStage:
         """The stage of these cells, in order."""
-        counts = Counter(one.cell.kind for one in cells)
-        kinds = {one.cell.kind: one for one in cells}
-        counted = tuple((kinds[kind], count) for kind, count in counts.items())
-        spans = tuple((one.cell.begin, one.cell.end) for one in cells)
-        return cls(counted, cells[0], cells[-1], copied, logits, spans, tuple(gives))
+        counts = Counter((one.cell.kind, one.again, one.reshards) for one in cells)
+        of_kind = {(one.cell.kind, one.again, one.reshards): one for one in cells}
+        counted = tuple((of_kind[kind], count) for kind, count in counts.items())
+        return cls(counted, tuple(cells), copied, logits, tuple(gives))
+
+    @property
+    def first(self) -> PricedCell:
+        """The first cell."""
+        return self.in_order[0]
+
+    @property
+    def last(self) -> PricedCell:
+        """The last cell."""
+        return self.in_order[-1]
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks."""
+        return sum(one.cell.block for one in self.in_order)
+
+    @property
+    def resharded(self) -> LayoutStage:
+        """Its cells that are gathered again, if the layout reshards."""
+        return self._replace(cells=tuple(one for one in self.cells if one[0].reshards))
 
     def sum(self, field: str) -> float:
         """The sum of a field of CellCost over the cells."""
@@ -90,17 +106,70 @@ def chunk_cells(
     return tuple(end - begin for begin, end in itertools.pairwise((0, *cuts, len(cells))))
 
 
+def first_blocks(
+    are_blocks: Sequence[bool], counts: Sequence[int], layout: Layout, field: BlockField
+) -> list[bool]:
+    """Whether each cell is a block that `field` of `layout` names; `counts` has the cells of each
+    chunk. Raises ValueError if a stage has fewer blocks."""
+    first: tuple[int, ...] = getattr(layout, field)
+    if not first:
+        return list(are_blocks)
+    before = [0] * layout.pipeline
+    found = []
+    for stage, is_block in zip(_stage_of(counts, layout), are_blocks, strict=True):
+        found.append(is_block and before[stage] < first[stage])
+        before[stage] += is_block
+    for stage, (blocks, named) in enumerate(zip(before, first, strict=True)):
+        if named > blocks:
+            raise ValueError(f"{field}: {named}, but stage {stage} has {blocks} blocks")
+    return found
+
+
+def _stage_of(counts: Sequence[int], layout: Layout) -> list[int]:
+    """The stage of each cell."""
+    return [chunk % layout.pipeline for chunk, count in enumerate(counts) for _ in range(count)]
+
+
+def _chosen(
+    cells: Sequence[PricedCell], counts: Sequence[int], layout: Layout
+) -> Sequence[PricedCell]:
+    """`cells` with what `layout` chooses for each; raises as `first_blocks`.
+
+    Other cells than blocks follow them: as if the same part of each were computed again.
+    """
+    if not layout.recompute_blocks and not layout.reshard_blocks:
+        return cells
+    are_blocks = [one.cell.block for one in cells]
+    again = first_blocks(are_blocks, counts, layout, "recompute_blocks")
+    reshards = first_blocks(are_blocks, counts, layout, "reshard_blocks")
+    stage_of = _stage_of(counts, layout)
+    blocks = Counter(itertools.compress(stage_of, are_blocks))
+    repeated = Counter(itertools.compress(stage_of, again))
+    parts = [
+        repeated[stage] / blocks[stage] if blocks[stage] else float(not layout.recompute_blocks)
+        for stage in range(layout.pipeline)
+    ]
+    return [
+        one._replace(again=float(again[i]), reshards=reshards[i])
+        if one.cell.block
+        else one._replace(again=parts[stage])
+        for i, (one, stage) in enumerate(zip(cells, stage_of, strict=True))
+    ]
+
+
 def stages_of(
     costs: CellCosts, layout: Layout, cut: Cut = least_longest
 ) -> tuple[LayoutStage, ...] | None:
     """The stages, cut between cells; None as `chunk_cells`, or if a cell cannot be divided so.
+    Raises ValueError if `layout` names more blocks of a stage than there are.
 
     With interleaving, stage i has chunks i, i + pipeline, and so on.
     """
-    cells = costs.priced(layout)
-    counts = None if cells is None else chunk_cells(cells, layout, cut)
-    if cells is None or counts is None:
+    priced = costs.priced(layout)
+    counts = None if priced is None else chunk_cells(priced, layout, cut)
+    if priced is None or counts is None:
         return None
+    cells = _chosen(priced, counts, layout)
     bounds = (0, *itertools.accumulate(counts))
     home = (bisect.bisect_right(bounds, costs.shared_table) - 1) % layout.pipeline
     made = []

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from torch_topoopt.plan.layout import Layout
-    from torch_topoopt.search.layouts.cell_costs import CellCost
+    from torch_topoopt.search.layouts.cell_costs import CellCost, PricedCell
     from torch_topoopt.search.layouts.links import Boxes
     from torch_topoopt.search.layouts.software import Software
     from torch_topoopt.search.layouts.stages import LayoutStage
@@ -196,7 +196,7 @@ class StepModel:
         ahead: list[tuple[_Pass, int]] = []
         back: list[tuple[_Pass, int]] = []
         for one, count in stage.cells:
-            its = self._cell_passes(layout, groups, stage, one.cost)
+            its = self._cell_passes(layout, groups, stage, one)
             ahead += _runs(its[0], count)
             back = [*_runs(its[1], count), *back]
         ahead[-1] = ahead[-1][0].plus(loss), ahead[-1][1]
@@ -252,9 +252,9 @@ class StepModel:
         shards = layout.state_shards if layout.zero_stage >= 2 else 1
         return self._moved_s(stage.gradient_bytes / shards * self.state.summed)
 
-    def cell_seconds(self, layout: Layout, cost: CellCost) -> CellSeconds:
+    def cell_seconds(self, layout: Layout, one: PricedCell) -> CellSeconds:
         """The computation of a cell, and the calls of its host."""
-        software = self.software
+        software, cost = self.software, one.cost
         calls = cost.tensor.count + cost.expert.count
         fused = 1 - software.streams
         forward_s = cost.forward_s - fused * cost.streamed_forward_s
@@ -266,22 +266,22 @@ class StepModel:
         return CellSeconds(
             forward_s,
             cost.backward_s - fused * cost.streamed_backward_s,
-            again_s,
+            one.again * again_s,
             cost.operators * software.host_s
             + calls * self._call_s(layout, RankGroup(layout.tensor, 1)),
         )
 
     def _cell_passes(
-        self, layout: Layout, groups: Groups, stage: LayoutStage, cost: CellCost
+        self, layout: Layout, groups: Groups, stage: LayoutStage, one: PricedCell
     ) -> tuple[_Pass, _Pass]:
         """Forward and backward."""
-        boxes, software = self.boxes, self.software
+        boxes, software, cost = self.boxes, self.software, one.cost
         tensor_s = boxes.gather_s(cost.tensor.size_bytes, groups.tensor, cost.tensor.count)
         expert_s = boxes.all_to_all_s(cost.expert.size_bytes, groups.expert, cost.expert.count)
         context_s = boxes.gather_s(cost.context.size_bytes, groups.context, cost.context.count)
         exchange_s = tensor_s * software.exposes + expert_s
-        its = self.cell_seconds(layout, cost)
-        recomputed = layout.recompute == "full"
+        its = self.cell_seconds(layout, one)
+        recomputed = one.again * (layout.recompute == "full")
         between = ((groups.tensor, tensor_s), (groups.expert, expert_s))
         of_state = _of_state(layout, groups)
         shared_s = self._shared_s(of_state, between)
@@ -306,7 +306,7 @@ class StepModel:
             (1 + recomputed) * exchange_s + summed_s,
             backward_s,
             (1 + recomputed) * shared_s + shared_summed_s + 2 * context,
-            gather_s * layout.reshard,
+            gather_s * (layout.reshard and one.reshards),
             scatter_s,
         )
         return ahead, back
@@ -362,7 +362,7 @@ class StepModel:
         )
         if layout.sharding == "parameters" and layout.state_shards > 1:
             return passes.ends_s + self._after(summed_s, back, last_summed_s)
-        begin_s = self._cell_passes(layout, groups, stage, stage.last.cost)[1].chain_s
+        begin_s = self._cell_passes(layout, groups, stage, stage.last)[1].chain_s
         calls = math.ceil(sum(gradients) / _BUCKET_BYTES)
         if layout.sharding == "none":
             reduce_s = 2 * self._gather_s(groups, gradients, "copies", calls)

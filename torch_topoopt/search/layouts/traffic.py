@@ -37,7 +37,9 @@ def gathers(layout: Layout, stage: LayoutStage, state: StateBytes) -> list[Gathe
     groups, count = Groups.of(layout), layout.micro_batches
     tensor = 2 * sum(cells * one.cost.tensor.size_bytes for one, cells in stage.cells)
     if layout.recompute == "full":
-        tensor += sum(n * one.cost.repeated_bytes for one, n in stage.cells if one.cell.block)
+        tensor += sum(
+            n * one.again * one.cost.repeated_bytes for one, n in stage.cells if one.cell.block
+        )
     context = sum(cells * one.cost.context.size_bytes for one, cells in stage.cells)
     # FSDP sums the gradients of a tensor group where it exchanges them with other copies.
     sums = 1 if layout.zero_stage < 2 and layout.data * layout.context > 1 else count
@@ -49,28 +51,31 @@ def gathers(layout: Layout, stage: LayoutStage, state: StateBytes) -> list[Gathe
         Gathered(groups.context, 3 * count * context),  # also the gradients of keys and values
         Gathered(groups.context, count * logits * layout.context),
     ]
-    for of, parameters, gradients in (
-        (groups.state, stage.parameter_bytes, stage.gradient_bytes),
-        (groups.expert_state, stage.sum("expert_bytes"), stage.sum("expert_gradient_bytes")),
-    ):
-        found += _state_gathers(layout, of, parameters, gradients * state.exchanged)
+    both, again = ((of.parameter_bytes, of.sum("expert_bytes")) for of in (stage, stage.resharded))
+    gradients = stage.gradient_bytes, stage.sum("expert_gradient_bytes")
+    for i, of in enumerate((groups.state, groups.expert_state)):
+        found += _state_gathers(layout, of, (both[i], again[i]), gradients[i] * state.exchanged)
     return found
 
 
 def _state_gathers(
-    layout: Layout, groups: StateGroups, parameter_bytes: float, gradient_bytes: float
+    layout: Layout,
+    groups: StateGroups,
+    parameter_bytes: tuple[float, float],
+    gradient_bytes: float,
 ) -> list[Gathered]:
-    """Those of parameters and gradients: what is sharded is exchanged by every micro-batch, and the
-    rest once."""
+    """Those of parameters, all and those gathered again, and of gradients: what is sharded is
+    exchanged by every micro-batch, and the rest once."""
     if layout.sharding == "none":
         return [Gathered(groups.copies, 2 * gradient_bytes)]
     count = layout.micro_batches
     scatters = count if layout.zero_stage >= 2 else 1
-    gathers_of_pass = 2 if layout.reshard else 1
-    times = count * gathers_of_pass if layout.zero_stage == 3 else 1
+    gathered, again = parameter_bytes
+    if layout.zero_stage == 3:
+        gathered = count * (gathered + layout.reshard * again)
     shares = gradient_bytes / groups.shards.ranks
     return [
-        Gathered(groups.shards, times * parameter_bytes + scatters * gradient_bytes),
+        Gathered(groups.shards, gathered + scatters * gradient_bytes),
         Gathered(groups.replicas, 2 * shares),
     ]
 
@@ -92,8 +97,11 @@ def layout_demand(price: LayoutPrice, box: int, state: StateBytes) -> Demand:
                 reduced[servers] += count * size_bytes / 2
         for servers, size_bytes in _copied(price, at, box, state):
             reduced[servers] += size_bytes
-        tokens = sum(cells * one.cost.expert.size_bytes for one, cells in stage.cells)
-        tokens *= layout.micro_batches * (3 if layout.recompute == "full" else 2)
+        repeats = layout.recompute == "full"
+        tokens = layout.micro_batches * sum(
+            cells * (2 + repeats * one.again) * one.cost.expert.size_bytes
+            for one, cells in stage.cells
+        )
         experts = Groups.of(layout).expert
         for servers, count in server_sets(experts, ranks, box).items():
             inside = experts.ranks / len(servers)
@@ -156,8 +164,9 @@ def layout_placements(op_graph: OpGraph, price: LayoutPrice, box: int) -> tuple[
     servers_of: dict[int, tuple[int, ...]] = {}
     for at, stage in enumerate(price.stages):
         servers = dict.fromkeys(rank // box for rank in range(at * per_stage, (at + 1) * per_stage))
-        for begin, end in stage.spans:
-            servers_of.update(dict.fromkeys(range(begin, end), tuple(servers)))
+        for one in stage.in_order:
+            its = range(one.cell.begin, one.cell.end)
+            servers_of.update(dict.fromkeys(its, tuple(servers)))
     return tuple(
         Placement(operator.name, servers_of[i]) for i, operator in enumerate(op_graph.operators)
     )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch_topoopt.plan import Plan
-    from torch_topoopt.plan.layout import Layout
+    from torch_topoopt.plan.layout import BlockField, Layout
 
 _TITAN_SCHEDULES = {
     "gpipe": "GPipe",
@@ -72,6 +72,12 @@ class LayoutExport:
         for field, reason in right.items():
             if (value := getattr(self.layout, field)) > 1:
                 self.refuse(field, value, reason)
+
+    def refuse_some_blocks(self, *fields: BlockField) -> None:
+        """Refuses choices for some of the blocks."""
+        for field in fields:
+            if counts := getattr(self.layout, field):
+                self.refuse(field, "-".join(map(str, counts)), "leave it out: all blocks are alike")
 
     @property
     def copies(self) -> int:
@@ -129,6 +135,7 @@ def hosts(plan: Plan, names: tuple[str, ...]) -> str:
 def torchtitan(plan: Plan, cells: Cells) -> str:
     """A Python module that puts the layout into a Trainer.Config."""
     export = LayoutExport.of("torchtitan", plan)
+    export.refuse_some_blocks("recompute_blocks", "reshard_blocks")
     layout = export.layout
     shards = export.data_shards()
     if (shards * layout.context * layout.tensor) % layout.expert:
@@ -231,10 +238,7 @@ def megatron(plan: Plan, cells: Cells) -> dict[str, str]:
         arguments.append(f"--pipeline-model-parallel-layout E{stages}L")
     elif layout.interleave > 1:
         arguments.append(f"--num-virtual-stages-per-pipeline-rank {layout.interleave}")
-    if layout.recompute != "none":
-        arguments.append(f"--recompute-granularity {layout.recompute}")
-    if layout.recompute == "full":
-        arguments += ["--recompute-method uniform", "--recompute-num-layers 1"]
+    arguments += _megatron_recomputation(export)
     arguments += _megatron_sharding(export)
     if export.precision == "bf16":
         arguments.append("--bf16")
@@ -244,8 +248,27 @@ def megatron(plan: Plan, cells: Cells) -> dict[str, str]:
     return files
 
 
+def _megatron_recomputation(export: LayoutExport) -> list[str]:
+    layout, first = export.layout, export.layout.recompute_blocks
+    if layout.recompute == "none":
+        return []
+    arguments = [f"--recompute-granularity {layout.recompute}"]
+    if first and (layout.recompute != "full" or layout.interleave > 1 or len(set(first)) > 1):
+        right = "one number for all stages, with full recomputation and interleave 1"
+        export.refuse("recompute_blocks", "-".join(map(str, first)), right)
+    if layout.recompute == "full":
+        how = (
+            f"block --recompute-num-layers {first[0]}"
+            if first
+            else "uniform --recompute-num-layers 1"
+        )
+        arguments.append(f"--recompute-method {how}")
+    return arguments
+
+
 def _megatron_sharding(export: LayoutExport) -> list[str]:
     layout = export.layout
+    export.refuse_some_blocks("reshard_blocks")
     if layout.sharding == "none":
         return []
     arguments = ["--use-distributed-optimizer"]
@@ -262,6 +285,7 @@ def _megatron_sharding(export: LayoutExport) -> list[str]:
 def deepspeed(plan: Plan) -> str:
     """The JSON that `deepspeed.initialize` and the Trainer of transformers read."""
     export = LayoutExport.of("deepspeed", plan)
+    export.refuse_some_blocks("reshard_blocks")
     layout = export.layout
     in_script = "1, as its script makes"
     export.refuse_above_one(
@@ -297,6 +321,7 @@ def accelerate(plan: Plan) -> dict[str, str]:
     """accelerate.yaml for `accelerate launch --config_file`, accelerate.env with the variables that
     this command would set, and trainer.args with arguments of transformers' Trainer."""
     export = LayoutExport.of("accelerate", plan)
+    export.refuse_some_blocks("recompute_blocks", "reshard_blocks")
     layout, cluster = export.layout, plan.cluster
     export.refuse_above_one({"pipeline": "it has none", "expert": "it has none"})
     shards = export.data_shards()
