@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from statistics import mean
 from typing import Any
 
+import alltoall
 import pytest
 from testbed import training
 
@@ -182,3 +184,18 @@ def test_candle_has_the_papers_ratio_to_the_ideal_switch_with_data_parallelism()
         if row["quantity"].startswith("TopoOpt") and "data parallelism" in row["mode"]
     )
     assert whole["within"]
+
+
+def test_the_papers_sequences_gain_most_with_one_circuit() -> None:
+    """Where two circuits leave a server, static baselines with optimal routes are near."""
+    gains: dict[int, list[float]] = {1: [], 2: []}
+    for degree, workload in itertools.product(gains, alltoall.WORKLOADS):
+        counts = alltoall.chunk_counts(8, workload, 32.0, 0)
+        others = alltoall.baselines(counts, degree, 0)
+        found = alltoall.paper_sequences(counts, degree, 0)
+        gains[degree].append(alltoall.most_gained(others, found).reduction)
+    assert mean(gains[1]) > 3 * mean(gains[2])
+    for row in rows_of("alltoall-12"):
+        one, two = map(float, re.findall(r"([\d.]+)% with", row["reason"]))
+        assert row["ours"] == pytest.approx((one + two) / 200, abs=0.001)
+        assert one > 3 * two
