@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MAKE_TARGETS = [
     name.replace("%", "*")
-    for name in re.findall(r"^([a-z%-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for name in re.findall(r"^([a-z0-9%-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 ]
 _HARNESS = "".join(path.read_text() for path in (ROOT / "benchmarks/harness").glob("*.py"))
 
