@@ -49,7 +49,8 @@ def add_options(group: argparse._ActionsContainer) -> None:
         "--collectives",
         choices=CHOICES,
         default="auto",
-        help="the same for AllReduce, AllGather, ReduceScatter and Broadcast of all ranks",
+        help="the same for AllReduce, AllGather, ReduceScatter and Broadcast of all ranks "
+        "(default: auto)",
     )
 
 
