@@ -20,38 +20,34 @@ SERVERS x CIRCUITS x BANDWIDTH at once.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise, product
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from harness import moving_circuits
+from harness.moving_circuits import LIMIT_S, MTU, PORTS, Given
 from harness.rank_processes import call_in_processes, exit_code_of
 from harness.settings import direct_fabric
 from torch_topoopt import _core
 from torch_topoopt.environment import CIRCUITS_VARIABLE
 from torch_topoopt.plan.units import format_seconds, parse_bytes, parse_gbps
 from torch_topoopt.reconfiguration.alltoall_choice import AllToAllChooser, measured_move_s
-from torch_topoopt.reconfiguration.circuit_service import (
-    Choice,
-    CircuitService,
-    MovedExchange,
-)
+from torch_topoopt.reconfiguration.circuit_service import Choice, CircuitService
 from torch_topoopt.reconfiguration.matrix_planning import planned, running_s
 from torch_topoopt.topology.routing.loads import hop_bytes
 from torch_topoopt.topology.routing.optimal_routes import link_counts
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
@@ -60,10 +56,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Plan
     from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
 
-_MTU = 9000
-_PORTS = 2  # of every server: a ring at least, on which ranks meet
 SIZES = ("equal", "zipf0.4", "zipf1", "hot")
-_LIMIT_S = 3600.0
 _HOT = 2  # servers of "hot" that receive
 _TIMES = 4  # as much as each of the others
 
@@ -174,22 +167,12 @@ def run_static_rank(
     return seconds[1:]
 
 
-class Given:
+class GivenExchanges(Given["AllToAllSchedule"]):
     """Answers all-to-alls with schedules in the order in which they were given."""
 
-    def __init__(self, schedules: Sequence[AllToAllSchedule]) -> None:
-        self._left = iter(schedules)
-        self.errors: list[str] = []
-        self.moving_s: list[float] = []
-
     def __call__(self, matrix: NDArray[np.int64]) -> Choice:
-        schedule = next(self._left)
+        schedule = self.next()
         return Choice(schedule, f"{schedule.reconfigurations} topologies")
-
-    def ended(self, exchange: MovedExchange) -> None:
-        self.moving_s.append(exchange.moving_s)
-        if exchange.error:
-            self.errors.append(exchange.error)
 
 
 def candidates(chooser: AllToAllChooser, matrix: NDArray[np.int64]) -> list[AllToAllSchedule]:
@@ -203,7 +186,7 @@ def candidates(chooser: AllToAllChooser, matrix: NDArray[np.int64]) -> list[AllT
 def lines_of(options: argparse.Namespace, servers: int, sizes: str, delay_s: float) -> list[Line]:
     gbps = parse_gbps(options.bandwidth)
     matrix = matrix_of(sizes, servers, round(parse_bytes(options.bytes_per_pair)))
-    with direct_fabric(servers, _PORTS, gbps, _MTU, switch_delay_s=delay_s) as setting:
+    with direct_fabric(servers, PORTS, gbps, MTU, switch_delay_s=delay_s) as setting:
         assert setting.plan is not None
         assert setting.fabric is not None
         mover = setting.fabric.circuit_mover(setting.plan)
@@ -216,16 +199,12 @@ def lines_of(options: argparse.Namespace, servers: int, sizes: str, delay_s: flo
         )
         schedules = candidates(chooser, matrix)
         calls = [False] * len(schedules) * options.rounds
-        given = Given(schedules * (1 + options.rounds))
+        given = GivenExchanges(schedules * (1 + options.rounds))
         with CircuitService(servers, mover, given, given.ended) as service:
             setting.environment[CIRCUITS_VARIABLE] = service.path
             run = partial(run_rank, setting, matrix, [True] * len(schedules) + calls)
-            seconds = np.array(call_in_processes(servers, run, limit_s=_LIMIT_S)).max(axis=0)
-    if given.errors:
-        raise ValueError(given.errors[0])
-    shape = (1 + options.rounds, len(schedules))
-    measured = seconds.reshape(shape)[1:].T.tolist()
-    moving = np.array(given.moving_s).reshape(shape)[1:].T.tolist()
+            seconds = np.array(call_in_processes(servers, run, limit_s=LIMIT_S)).max(axis=0)
+    measured, moving = given.rounds(seconds, 1 + options.rounds)
     return [
         Line(
             servers,
@@ -264,10 +243,10 @@ def static_line_of(
     options: argparse.Namespace, servers: int, sizes: str, degree: int
 ) -> StaticLine:
     matrix = matrix_of(sizes, servers, round(parse_bytes(options.bytes_per_pair)))
-    with direct_fabric(servers, degree, parse_gbps(options.bandwidth), _MTU) as setting:
+    with direct_fabric(servers, degree, parse_gbps(options.bandwidth), MTU) as setting:
         assert setting.plan is not None
         run = partial(run_static_rank, setting, matrix, options.rounds)
-        times = np.array(call_in_processes(servers, run, limit_s=_LIMIT_S)).max(axis=0)
+        times = np.array(call_in_processes(servers, run, limit_s=LIMIT_S)).max(axis=0)
         fewer = fewer_bytes(setting.plan, matrix)
     planned_s, balanced_s = (tuple(column) for column in times.T.tolist())
     return StaticLine(servers, degree, sizes, fewer, planned_s, balanced_s)
@@ -286,8 +265,6 @@ def static_report(line: StaticLine) -> str:
 def report(lines: Sequence[Line]) -> Iterator[str]:
     """A table of one number of servers and one delay."""
     first = lines[0]
-    chosen = min(lines, key=lambda line: line.predicted_s)
-    fastest = min(lines, key=lambda line: line.median_s)
     yield (
         f"# {first.servers} servers, {first.sizes} sizes, R {format_seconds(first.delay_s)}, "
         f"a move takes {format_seconds(first.move_s)}"
@@ -297,14 +274,11 @@ def report(lines: Sequence[Line]) -> Iterator[str]:
         f"{'moves':>10}"
     )
     for line in lines:
-        mark = " chosen" if line is chosen else ""
-        mark += " fastest" if line is fastest else ""
         yield (
             f"  {line.topologies:>3} {line.slots:>6} {line.predicted_s:>8.3f} s "
-            f"{line.median_s:>8.3f} s {min(line.measured_s):>8.3f} s "
-            f"{max(line.measured_s):>8.3f} s {statistics.median(line.moving_s):>8.3f} s{mark}"
+            f"{line.median_s:>8.3f} s {moving_circuits.spread(line, lines)}"
         )
-    yield f"# chosen / fastest: {chosen.median_s / fastest.median_s:.3f}"
+    yield moving_circuits.over_fastest(lines)
     if first.sizes != "equal":
         yield f"# schedule for equal sizes / planned: {first.median_s / lines[-1].median_s:.3f}"
 
@@ -320,29 +294,16 @@ def benchmark(options: argparse.Namespace) -> None:
             found = lines_of(options, servers, sizes, delay_s)
             print("\n".join(report(found)), flush=True)
             lines += found
-    if options.json:
-        Path(options.json).write_text(json.dumps([asdict(line) for line in lines], indent=1))
+    moving_circuits.keep(options.json, lines)
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--servers", type=int, nargs="+", default=[8, 12], metavar="N")
-    parser.add_argument(
-        "--circuits", type=int, default=1, metavar="K", help="that move, of each server"
-    )
-    parser.add_argument(
-        "--delays", type=float, nargs="+", default=[0.01, 0.15, 0.5], metavar="S", help="of R"
-    )
+    parser = moving_circuits.parser(__doc__)
     parser.add_argument(
         "--static", type=int, nargs="+", metavar="D", help="circuits stay; ports of a server"
     )
-    parser.add_argument("--bandwidth", default="30Mbps", help="of a link")
     parser.add_argument("--bytes-per-pair", default="375kB")
     parser.add_argument("--sizes", nargs="+", default=["equal"], choices=SIZES, help="of pairs")
-    parser.add_argument("--rounds", type=int, default=3, help="that count")
-    parser.add_argument("-J", "--json", metavar="FILE", help="keeps every number")
     return parser.parse_args()
 
 

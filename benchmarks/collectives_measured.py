@@ -12,44 +12,35 @@ d is checked and not counted.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from harness import moving_circuits
+from harness.moving_circuits import LIMIT_S, MTU, PORTS, Given
 from harness.rank_processes import call_in_processes, exit_code_of
 from harness.settings import direct_fabric
 from torch_topoopt.environment import CIRCUITS_VARIABLE
 from torch_topoopt.plan.units import format_seconds, parse_bytes, parse_gbps
 from torch_topoopt.reconfiguration.alltoall_choice import measured_move_s
-from torch_topoopt.reconfiguration.circuit_service import (
-    Choice,
-    CircuitService,
-    MovedCollective,
-    MovedExchange,
-)
+from torch_topoopt.reconfiguration.circuit_service import Choice, CircuitService
 from torch_topoopt.reconfiguration.collective_choice import CollectiveChooser
 from torch_topoopt.reconfiguration.collectives.phases import COLLECTIVES
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator, Sequence
 
     from harness.settings import Setting
     from torch_topoopt.reconfiguration.collectives.stepped import SteppedCollective
-
-_MTU = 9000
-_PORTS = 2  # of every server
-_LIMIT_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -72,26 +63,19 @@ class CollectiveLine:
         return statistics.median(self.measured_s)
 
 
-class GivenCollectives:
+class GivenCollectives(Given["SteppedCollective | None"]):
     """Answers requests with schedules in the order in which they were given; None: circuits
     stay."""
 
     least_s = 0.0
 
     def __init__(self, schedules: Sequence[SteppedCollective | None]) -> None:
-        self._left = iter(schedules)
-        self.errors: list[str] = []
-        self.moving_s: list[float] = []
+        super().__init__(schedules)
         self.planned_s: dict[str, float] = {}  # by collective
 
     def __call__(self, collective: str, total_bytes: int, planned_s: float) -> Choice:
         self.planned_s[collective] = planned_s
-        return Choice(next(self._left), "")
-
-    def ended(self, ended: MovedExchange | MovedCollective) -> None:
-        self.moving_s.append(ended.moving_s)
-        if ended.error:
-            self.errors.append(ended.error)
+        return Choice(self.next(), "")
 
 
 def run_rank(
@@ -140,7 +124,7 @@ def lines_of(options: argparse.Namespace, servers: int, delay_s: float) -> list[
     """Of all collectives."""
     gbps = parse_gbps(options.bandwidth)
     total_bytes = round(parse_bytes(options.bytes)) // (4 * servers) * (4 * servers)
-    with direct_fabric(servers, _PORTS, gbps, _MTU, switch_delay_s=delay_s) as setting:
+    with direct_fabric(servers, PORTS, gbps, MTU, switch_delay_s=delay_s) as setting:
         assert setting.plan is not None
         assert setting.fabric is not None
         mover = setting.fabric.circuit_mover(setting.plan)
@@ -162,11 +146,8 @@ def lines_of(options: argparse.Namespace, servers: int, delay_s: float) -> list[
         with CircuitService(servers, mover, None, given.ended, given) as service:
             setting.environment[CIRCUITS_VARIABLE] = service.path
             run = partial(run_rank, setting, calls, total_bytes)
-            seconds = np.array(call_in_processes(servers, run, limit_s=_LIMIT_S)).max(axis=0)
-    if given.errors:
-        raise ValueError(given.errors[0])
-    measured = seconds.reshape(rounds, -1)[1:].T.tolist()
-    moving = np.array(given.moving_s).reshape(rounds, -1)[1:].T.tolist()
+            seconds = np.array(call_in_processes(servers, run, limit_s=LIMIT_S)).max(axis=0)
+    measured, moving = given.rounds(seconds, rounds)
     return [
         CollectiveLine(
             name,
@@ -189,8 +170,6 @@ def lines_of(options: argparse.Namespace, servers: int, delay_s: float) -> list[
 def report(lines: Sequence[CollectiveLine]) -> Iterator[str]:
     """A table of one collective, one number of servers and one delay."""
     first = lines[0]
-    chosen = min(lines, key=lambda line: line.predicted_s)
-    fastest = min(lines, key=lambda line: line.median_s)
     yield (
         f"# {first.collective} of {first.total_bytes / 1e6:g} MB, {first.servers} servers, "
         f"{first.circuits} circuits, R {format_seconds(first.delay_s)}, a move takes "
@@ -201,14 +180,11 @@ def report(lines: Sequence[CollectiveLine]) -> Iterator[str]:
         f"{'moves':>10}"
     )
     for line in lines:
-        mark = " chosen" if line is chosen else ""
-        mark += " fastest" if line is fastest else ""
         yield (
             f"  {line.topologies:>3} {line.predicted_s:>8.3f} s {line.median_s:>8.3f} s "
-            f"{line.median_s / line.predicted_s:>6.3f} {min(line.measured_s):>8.3f} s "
-            f"{max(line.measured_s):>8.3f} s {statistics.median(line.moving_s):>8.3f} s{mark}"
+            f"{line.median_s / line.predicted_s:>6.3f} {moving_circuits.spread(line, lines)}"
         )
-    yield f"# chosen / fastest: {chosen.median_s / fastest.median_s:.3f}"
+    yield moving_circuits.over_fastest(lines)
 
 
 def benchmark(options: argparse.Namespace) -> None:
@@ -219,26 +195,13 @@ def benchmark(options: argparse.Namespace) -> None:
             of_one = [line for line in found if line.collective == collective]
             print("\n".join(report(of_one)), flush=True)
         lines += found
-    if options.json:
-        Path(options.json).write_text(json.dumps([asdict(line) for line in lines], indent=1))
+    moving_circuits.keep(options.json, lines)
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--servers", type=int, nargs="+", default=[8, 12], metavar="N")
+    parser = moving_circuits.parser(__doc__)
     parser.add_argument("--collectives", nargs="+", default=list(COLLECTIVES), choices=COLLECTIVES)
-    parser.add_argument(
-        "--circuits", type=int, default=1, metavar="K", help="that move, of each server"
-    )
-    parser.add_argument(
-        "--delays", type=float, nargs="+", default=[0.01, 0.15, 0.5], metavar="S", help="of R"
-    )
-    parser.add_argument("--bandwidth", default="30Mbps", help="of a link")
     parser.add_argument("--bytes", default="3MB", help="of the whole message")
-    parser.add_argument("--rounds", type=int, default=3, help="that count")
-    parser.add_argument("-J", "--json", metavar="FILE", help="keeps every number")
     return parser.parse_args()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from alltoall_measured import (
-    Given,
+    GivenExchanges,
     Line,
     StaticLine,
     fewer_bytes,
@@ -38,7 +38,7 @@ def test_the_shortest_prediction_is_held_against_the_fastest_median() -> None:
 
 def test_schedules_are_given_in_their_order_and_errors_are_kept() -> None:
     schedules = [shift_schedule(4, strides) for strides in ((1,), (1, 3))]
-    given = Given(schedules)
+    given = GivenExchanges(schedules)
     choices = [given(None), given(None)]  # type: ignore[arg-type]
     assert [choice.schedule for choice in choices] == schedules
     with pytest.raises(StopIteration):
