@@ -55,12 +55,21 @@ def test_the_committed_file_is_valid_and_canonical() -> None:
     assert document.results
 
 
+def with_its_harness(script: Path) -> str:
+    """Text of a script and of the modules in `harness` that it imports, where options may be."""
+    text = script.read_text()
+    modules = re.findall(r"^from harness(?:\.(\w+))? import ([\w, ]+)", text, re.MULTILINE)
+    names = {name for module, listed in modules for name in (module, *listed.split(", "))}
+    files = [script.parent / "harness" / f"{name}.py" for name in names if name]
+    return "\n".join([text, *(file.read_text() for file in files if file.exists())])
+
+
 def test_benchmarks_in_the_commands_exist_and_have_the_options() -> None:
     for command in {result.command for result in Results.load(RESULTS).results}:
         words = shlex.split(command)
         scripts = [at for at, word in enumerate(words) if word.startswith("benchmarks/")]
         for at in scripts:
-            source = (BENCHMARKS.parent / words[at]).read_text()
+            source = with_its_harness(BENCHMARKS.parent / words[at])
             options = [word for word in words[at + 1 :] if re.match(r"--?[a-zA-Z]", word)]
             assert not [option for option in options if f'"{option}"' not in source], command
 
