@@ -2,7 +2,7 @@
 
     python benchmarks/journeys.py
     python benchmarks/journeys.py --only advise,compare -J journeys.json
-    python benchmarks/journeys.py --checkout ../older          # with its extensions built
+    python benchmarks/journeys.py --checkout ../older          # after its `make setup`
 
 Preparations (a wheel, the script to train, hosts of the rehearsal) are not timed. Journeys with
 network namespaces need root. Both the seconds and the processor time of all processes are shown;
@@ -240,7 +240,9 @@ def timed(journey: Journey, checkout: Path) -> Timed:
         programs.mkdir()
         program = programs / "topoopt"
         start = f"{sys.executable} -m torch_topoopt.launcher.main"
-        program.write_text(f'#!/bin/sh\nPYTHONPATH={checkout} exec {start} "$@"\n')
+        made = checkout / ".venv/bin/topoopt"  # with the versions that an older checkout pins
+        run = f"exec {made}" if made.exists() else f"PYTHONPATH={checkout} exec {start}"
+        program.write_text(f'#!/bin/sh\n{run} "$@"\n')
         program.chmod(0o755)
         environment = {
             **os.environ,
