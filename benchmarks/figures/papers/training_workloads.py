@@ -130,7 +130,8 @@ class _Operators:
     ) -> int:
         """An operator that takes `seconds` on each of its accelerators; returns its index.
 
-        `forward`: which part of them is the forward pass. `reads`: bytes of the whole batch by producer, and whether a gradient of as many goes back.
+        `forward`: which part of them is the forward pass. `reads`: bytes of the whole batch by
+        producer, and whether a gradient of as many goes back.
         """
         whole_s = seconds * (self.axes.operator if place.split else 1)
         shards = self.axes.data if place.row is None else 1
@@ -243,9 +244,7 @@ def dlrm(data: int = 128, *, listed_forward: bool = False) -> TrainingWorkload:
         interaction_s, mlp_s = interaction_s / _FORWARD, mlp_s / _FORWARD
     made = _Operators(axes)
     tables = [
-        made.add(
-            f"tables.{i}.{d}", _Place(row=d), seconds=tables_s / 2, forward=_FORWARD_OF_TABLES
-        )
+        made.add(f"tables.{i}.{d}", _Place(row=d), seconds=tables_s / 2, forward=_FORWARD_OF_TABLES)
         for i in range(2)
         for d in range(data)
     ]
