@@ -84,6 +84,8 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
 
   int members() const { return members_; }
   const Requested& requested() const { return requested_; }
+  // Reactor thread only. Whether circuits move for any group: messages to others may be lost.
+  bool circuitsMove() const { return holds_cables_; }
 
   // Reactor thread only. At most one collective of a channel at a time.
   void request(uint32_t channel, uint64_t number, const std::vector<size_t>& bytes,

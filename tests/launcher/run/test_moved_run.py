@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from support.launcher import Launcher
 
 SERVERS, CALLS = 3, 2
-MESH = {"tensor": 2, "hidden": 32, "batch": 8, "steps": 3}
+MESH = {"tensor": 2, "hidden": 32, "batch": 8, "steps": 2}
 SCRIPT = f"""
 import torch
 import torch.distributed as dist

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric.netns import kernel as netns_kernel
@@ -38,7 +39,20 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Link, Plan
 
 _TABLE = 2000  # of the first topology
+_MOST_RETRANSMISSION_MS = 1000  # the least that Linux allows
 _PRIORITY = 500  # of the rule: before those of relays and of the plan's routes
+
+
+def retransmit_soon() -> None:
+    """Limits the time between retransmissions of connections that are opened afterwards.
+
+    While circuits of a group move, packets to other servers are lost. TCP would double the time
+    after each loss, and wait on when the circuits are back.
+    """
+    ipv4 = Path("/proc/sys/net/ipv4")
+    (ipv4 / "tcp_thin_linear_timeouts").write_text("1")
+    with contextlib.suppress(FileNotFoundError):  # Linux before 6.15
+        (ipv4 / "tcp_rto_max_ms").write_text(str(_MOST_RETRANSMISSION_MS))
 
 
 @dataclass(frozen=True)
@@ -85,6 +99,8 @@ class NetnsCircuitMover:
         self._written: set[int] = set()  # topologies whose routes the hosts have
         self._named: set[Link] = set()  # whose far ends the hosts have neighbour entries for
         self._selected: dict[int, int] = {}  # server -> the topology whose rule is set there
+        for server in self._servers:
+            netns_kernel.inside(layout.namespace(server), retransmit_soon)
         self._opened = contextlib.ExitStack()
         self._hosts: dict[int, Any] = {}  # server -> an IPRoute in its namespace
 
