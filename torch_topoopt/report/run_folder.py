@@ -20,8 +20,9 @@
   algorithms that the ranks chose;
 * `groups`: `asked` (backends that the script named), `taken_over` and `opened_topoopt`;
 * `alltoall`: a `collective` for which circuits could move: the `members` of its group (0: not
-  recorded), `total_bytes`, `topologies` (0: circuits stayed), `why`, `moving_predicted_s` and `static_predicted_s`, the `seconds` that it took,
-  `moving_s` of them while circuits moved, and `error`, why it was stopped, or "";
+  recorded), `total_bytes`, `topologies` (0: circuits stayed), `why`, `moving_predicted_s` and
+  `static_predicted_s`, the `seconds` that it took, `moving_s` of them while circuits moved, and
+  `error`, why it was stopped, or "";
 * `restart`: `number` of at most `most`, `failed` (`rank`, `exit_code` or minus the signal, and
   `message` of each rank that failed first), `lost_servers`, and the `servers` that went on;
 * `end`: `exit_code`.
