@@ -57,7 +57,7 @@ class Moves:
         self.before: dict[int, Callable[[], Any]] = {}
         self._calls = 0
 
-    def __call__(self, collective: str, total_bytes: int, planned_s: float) -> Choice:
+    def __call__(self, collective: str, total_bytes: int, planned_s: float, members: int) -> Choice:
         self.before.get(self._calls, lambda: None)()
         self._calls += 1
         return Choice(self.schedule, "")
