@@ -73,7 +73,7 @@ class GivenCollectives(Given["SteppedCollective | None"]):
         super().__init__(schedules)
         self.planned_s: dict[str, float] = {}  # by collective
 
-    def __call__(self, collective: str, total_bytes: int, planned_s: float) -> Choice:
+    def __call__(self, collective: str, total_bytes: int, planned_s: float, members: int) -> Choice:
         self.planned_s[collective] = planned_s
         return Choice(self.next(), "")
 
@@ -138,7 +138,7 @@ def lines_of(options: argparse.Namespace, servers: int, delay_s: float) -> list[
         tried: list[tuple[str, SteppedCollective | None]] = [
             (collective, schedule)
             for collective in options.collectives
-            for schedule in (None, *chooser.schedules(collective, total_bytes))
+            for schedule in (None, *chooser.schedules(collective, total_bytes, servers))
         ]
         rounds = 1 + options.rounds
         given = GivenCollectives([schedule for _, schedule in tried] * rounds)

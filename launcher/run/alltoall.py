@@ -49,7 +49,7 @@ def add_options(group: argparse._ActionsContainer) -> None:
         "--collectives",
         choices=CHOICES,
         default="auto",
-        help="the same for AllReduce, AllGather, ReduceScatter and Broadcast of all ranks "
+        help="the same for AllReduce, AllGather, ReduceScatter and Broadcast of every group "
         "(default: auto)",
     )
 
@@ -117,13 +117,13 @@ class AllToAlls:
         self._sum: NDArray[np.int64] | None = None  # of the byte matrices
         self._count = 0  # of the matrices
         self._lock = threading.Lock()
-        self._said: set[tuple[str, str, int]] = set()  # also powers of two of bytes
+        self._said: set[tuple[str, int, str, int]] = set()  # also powers of two of bytes
         self.counts = MoveCounts()
         self.others = MoveCounts()
 
     def add(self, ended: MovedExchange | MovedCollective) -> None:
         """Called by the thread that serves the ranks. Every kind of choice is printed once for each
-        power of two of bytes."""
+        number of ranks and power of two of bytes."""
         matrix = getattr(ended, "matrix", None)
         collective = getattr(ended, "collective", "all_to_all")
         choice = ended.choice
@@ -131,12 +131,13 @@ class AllToAlls:
             (self.others if matrix is None else self.counts).add(choice, ended.error)
             if matrix is not None:
                 self._measure(matrix)
-            kind = (collective, choice.kind, ended.total_bytes.bit_length())
+            kind = (collective, ended.members, choice.kind, ended.total_bytes.bit_length())
             said = kind in self._said
             self._said.add(kind)
         self._metrics.write(
             "alltoall",
             collective=collective,
+            members=ended.members,
             total_bytes=ended.total_bytes,
             topologies=0 if choice.schedule is None else choice.schedule.reconfigurations,
             why=choice.why,
@@ -148,7 +149,8 @@ class AllToAlls:
         )
         if not said:
             name = "all-to-all" if matrix is not None else collective
-            self._terminal.note(f"      {name} of {format_bytes(ended.total_bytes)}: {choice.why}")
+            size = format_bytes(ended.total_bytes)
+            self._terminal.note(f"      {name} of {size} by {ended.members} ranks: {choice.why}")
 
     def _measure(self, matrix: NDArray[np.int64]) -> None:
         if self._sum is None or self._sum.shape != matrix.shape:  # fewer servers after a restart

@@ -205,7 +205,7 @@ def test_a_topology_lasts_as_long_as_its_busiest_circuit_and_parallel_ones_are_o
 def test_a_move_is_measured_there_and_back() -> None:
     mover = MemoryMover()
     assert measured_move_s(make_plan(SERVERS, 2), mover) >= 0
-    assert mover.at == [None, *([0, None] * 3)]
+    assert mover.at == [(), *([(0,), ()] * 3)]
 
 
 def test_the_move_that_is_measured_leaves_no_circuit_where_it_is() -> None:

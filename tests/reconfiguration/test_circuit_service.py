@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
 
 SERVERS = 4
+ALL = "0 1 2 3"  # of the members
 LIMIT_S = limit_s(10.0)
 SCHEDULE = shift_schedule(SERVERS, (1, 3))
 COSTS = CircuitCosts(0.1, 1e-4, 0.01)
@@ -52,6 +53,11 @@ class FakeRank:
         self.connection.sendall(line.encode() + b"\n")
 
     def hear(self) -> str:
+        """The next line that is no `hold` or `free`."""
+        line = self.hear_any()
+        return self.hear() if line in ("hold", "free") else line
+
+    def hear_any(self) -> str:
         return self._file.readline().rstrip("\n")
 
     def close(self) -> None:
@@ -65,11 +71,11 @@ class CollectiveChoices:
     least_s = 0.25
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, int, float]] = []
+        self.calls: list[tuple[str, int, float, int]] = []
         (_, self.schedule) = stepped_collectives("all_reduce", SERVERS, 1, COSTS, 1e6)
 
-    def __call__(self, collective: str, total_bytes: int, planned_s: float) -> Choice:
-        self.calls.append((collective, total_bytes, planned_s))
+    def __call__(self, collective: str, total_bytes: int, planned_s: float, members: int) -> Choice:
+        self.calls.append((collective, total_bytes, planned_s, members))
         moves = collective == "all_reduce"
         return Choice(self.schedule if moves else None, "moves" if moves else "stays")
 
@@ -97,7 +103,7 @@ class Bench:
         return self.ended[-1]
 
     def ask_collective(self, name: str, number: int, size: int = 1000) -> None:
-        self.all_say(f"collective 5 {number} {name} {size} 77 0.5")
+        self.all_say(f"collective 5 {number} {name} {size} 77 0.5 {ALL}")
 
     def all_say(self, line: str) -> None:
         for rank in self.ranks:
@@ -137,12 +143,12 @@ def test_each_topology_comes_when_all_are_ready_and_the_plans_circuits_last(benc
     begin(bench, 0)
     expected = [1000 + 10 * s + t for s in range(SERVERS) for t in range(SERVERS)]
     assert bench.matrices[0].ravel().tolist() == expected
-    assert bench.mover.topologies == SCHEDULE.links.tolist()
+    assert bench.mover.topologies == [dict(enumerate(one)) for one in SCHEDULE.links.tolist()]
     for topology in range(3):
-        assert bench.mover.at == [None, 0, 1, None][: topology + 1]
+        assert bench.mover.at == [(), (0,), (1,), ()][: topology + 1]
         bench.all_say(f"ready 5 0 {topology}")
         assert bench.all_hear() == f"moved 5 0 {topology}"
-    assert bench.mover.at == [None, 0, 1, None]
+    assert bench.mover.at == [(), (0,), (1,), ()]
     exchange = bench.wait_for_end()
     assert isinstance(exchange, MovedExchange)
     assert exchange.choice.why == "large"
@@ -161,7 +167,7 @@ def test_one_that_does_not_pay_stays(bench: Bench) -> None:
     for rank in bench.ranks[1:]:
         rank.say("done 5 3")
     assert bench.wait_for_end().choice.schedule is None
-    assert bench.mover.at == [None]
+    assert bench.mover.at == [()]
 
 
 def test_topologies_that_stay_dark_stop_it_on_all_ranks(bench: Bench) -> None:
@@ -171,7 +177,7 @@ def test_topologies_that_stay_dark_stop_it_on_all_ranks(bench: Bench) -> None:
     assert bench.all_hear() == "moved 5 0 0"
     bench.all_say("ready 5 0 1")
     assert bench.all_hear() == "stop 5 0 topology 1 stays dark"
-    assert bench.mover.at == [None, 0, None]
+    assert bench.mover.at == [(), (0,), ()]
     assert bench.wait_for_end().error == "topology 1 stays dark"
     bench.mover.dark = set()
     begin(bench, 1)
@@ -197,7 +203,7 @@ def test_circuits_that_are_lost_while_they_are_used_stop_it_on_all_ranks(bench: 
     bench.mover.lose("")  # something else has happened
     bench.mover.lose("no light on 1A-2B")
     assert bench.all_hear() == "stop 5 0 no light on 1A-2B"
-    assert bench.mover.at == [None, 0, None]
+    assert bench.mover.at == [(), (0,), ()]
     assert bench.wait_for_end().error == "no light on 1A-2B"
     second = begin_first_topology(bench, 1)
     assert second != first, "what is left of the first one's chunks is on its way yet"
@@ -213,7 +219,7 @@ def test_a_rank_that_is_not_answered_stops_it_on_all_ranks(bench: Bench) -> None
     begin_first_topology(bench, 0)
     bench.ranks[3].say("lost 5 0 rank 1 acknowledges nothing")
     assert bench.all_hear() == "stop 5 0 server 3: rank 1 acknowledges nothing"
-    assert bench.mover.at == [None, 0, None]
+    assert bench.mover.at == [(), (0,), ()]
     bench.ranks[2].say("lost 5 0 rank 1 acknowledges nothing")  # too late
     begin_first_topology(bench, 1)
 
@@ -241,7 +247,7 @@ def test_a_rank_that_leaves_stops_it_for_the_others(bench: Bench, leaves: bool) 
     assert bench.ranks[0].hear() == f"stop 5 0 {why}"
     assert bench.ranks[1].hear() == f"stop 5 0 {why}"
     assert bench.wait_for_end().error == why
-    assert bench.mover.at == [None, 0, None]
+    assert bench.mover.at == [(), (0,), ()]
 
 
 def test_circuits_are_back_when_it_is_closed(bench: Bench) -> None:
@@ -249,7 +255,7 @@ def test_circuits_are_back_when_it_is_closed(bench: Bench) -> None:
     bench.all_say("ready 5 0 0")
     assert bench.all_hear() == "moved 5 0 0"
     bench.service.close()
-    assert bench.mover.at == [None, 0, None]
+    assert bench.mover.at == [(), (0,), ()]
     assert bench.mover.closed
 
 
@@ -278,13 +284,14 @@ def test_circuits_move_for_an_all_reduce_and_ranks_get_its_hops(bench: Bench) ->
     for topology in range(4):
         bench.all_say(f"ready 5 0 {topology}")
         assert bench.all_hear() == f"moved 5 0 {topology}"
-    assert bench.mover.at == [None, 0, 1, 2, None]
-    assert bench.mover.topologies == bench.choices.schedule.links.tolist()
+    assert bench.mover.at == [(), (0,), (1,), (2,), ()]
+    links = bench.choices.schedule.links.tolist()
+    assert bench.mover.topologies == [dict(enumerate(one)) for one in links]
     ended = bench.wait_for_end()
     assert isinstance(ended, MovedCollective)
     assert (ended.collective, ended.total_bytes, ended.error) == ("all_reduce", 1000, "")
     assert 0 <= ended.moving_s <= ended.seconds
-    assert bench.choices.calls == [("all_reduce", 1000, 0.5)]
+    assert bench.choices.calls == [("all_reduce", 1000, 0.5, SERVERS)]
     bench.ask_collective("all_reduce", 1)
     assert bench.all_hear() == f"move 5 1 {ident} {channel}", "hops are sent once"
 
@@ -294,15 +301,15 @@ def test_a_collective_that_does_not_pay_stays(bench: Bench) -> None:
     assert bench.all_hear() == "stay 5 2"
     bench.all_say("done 5 2")
     assert bench.wait_for_end().choice.schedule is None
-    assert bench.mover.at == [None]
+    assert bench.mover.at == [()]
 
 
-@pytest.mark.parametrize("other", ["collective 5 0 all_reduce 8 78 0.5", "ask 5 0 1 1 1 1"])
+@pytest.mark.parametrize("other", ["collective 5 0 all_reduce 8 78 0.5 0 1 2 3", "ask 5 0 1 1 1 1"])
 def test_ranks_that_disagree_compare_their_calls_on_the_plans_circuits(
     bench: Bench, other: str
 ) -> None:
     for rank in bench.ranks[1:]:
-        rank.say("collective 5 0 all_reduce 8 77 0.5")
+        rank.say("collective 5 0 all_reduce 8 77 0.5 0 1 2 3")
     bench.ranks[0].say(other)
     assert bench.all_hear() == "stay 5 0"
     bench.all_say("done 5 0")
@@ -328,3 +335,222 @@ def test_hops_follow_the_links_and_deliver_every_chunk(schedule: AllToAllSchedul
             assert receiver in schedule.links[topology, sender]
             at[tuple(chunk)] = receiver
     assert all(where == target for (_, target, _), where in at.items())
+
+
+# ---- groups of some servers ---------------------------------------------------------------------
+
+
+class GroupBench:
+    """Moves circuits for AllReduces and keeps them for others; groups are tuples of servers."""
+
+    def __init__(self) -> None:
+        self.mover = MemoryMover()
+        self.ended: list[MovedExchange | MovedCollective] = []
+        self._over = threading.Semaphore(0)
+        self.service = CircuitService(SERVERS, self.mover, None, self._on_end, self._choose())
+        self.ranks = [FakeRank(self.service.path, server) for server in range(SERVERS)]
+
+    def _on_end(self, ended: MovedExchange | MovedCollective) -> None:
+        self.ended.append(ended)
+        self._over.release()
+
+    def wait_for_ends(self, count: int) -> list[MovedExchange | MovedCollective]:
+        for _ in range(count):
+            assert self._over.acquire(timeout=LIMIT_S)
+        return self.ended
+
+    @staticmethod
+    def _choose() -> CollectiveChoices:
+        choices = CollectiveChoices()
+        (choices.schedule, *_) = stepped_collectives("all_reduce", 2, 1, COSTS, 1e6)
+        return choices
+
+    def request(
+        self, group: tuple[int, ...], collective: str = "all_reduce", only: int | None = None
+    ) -> None:
+        for server in group if only is None else (only,):
+            servers = " ".join(map(str, group))
+            request = f"collective {channel(group)} 0 {collective} 1000 77 0.5 {servers}"
+            self.ranks[server].say(request)
+
+    def say(self, group: tuple[int, ...], what: str, *words: int) -> None:
+        for server in group:
+            self.ranks[server].say(" ".join(map(str, (what, channel(group), 0, *words))))
+
+    def hear(self, group: tuple[int, ...]) -> str:
+        """The first word of the next answer, which is for that group on all members."""
+        found = set()
+        for server in group:
+            line = self.ranks[server].hear()
+            if line.startswith("blocks"):
+                line = self.ranks[server].hear()
+            what, of, *_ = line.split(" ")
+            assert of == str(channel(group))
+            found.add(what)
+        (answer,) = found
+        return answer
+
+    def pass_by(self) -> None:
+        """Returns when the service has handled all earlier messages."""
+        rank = FakeRank(self.service.path, SERVERS)
+        rank.close()
+
+
+def channel(group: tuple[int, ...]) -> int:
+    return 100 + 10 * group[0] + group[1]
+
+
+@pytest.fixture
+def groups() -> Iterator[GroupBench]:
+    bench = GroupBench()
+    yield bench
+    for rank in bench.ranks:
+        rank.close()
+    bench.service.close()
+
+
+def test_a_group_moves_its_own_servers_and_others_hear_only_that_cables_are_held(
+    groups: GroupBench,
+) -> None:
+    groups.request((3, 1))
+    assert groups.hear((3, 1)) == "move"
+    groups.say((3, 1), "ready", 0)
+    assert groups.hear((3, 1)) == "moved"
+    assert groups.mover.topologies == [{3: [1], 1: [3]}]
+    groups.say((3, 1), "ready", 1)
+    assert groups.hear((3, 1)) == "moved"
+    assert groups.mover.at == [(), (0,), ()]
+    for server in (0, 2):
+        assert [groups.ranks[server].hear_any() for _ in range(2)] == ["hold", "free"]
+    (ended,) = groups.wait_for_ends(1)
+    assert isinstance(ended, MovedCollective)
+    assert ended.members == 2
+
+
+def test_groups_that_are_ready_together_move_together(groups: GroupBench) -> None:
+    pairs = ((0, 1), (2, 3))
+    for pair in pairs:
+        groups.request(pair)
+        assert groups.hear(pair) == "move"
+    groups.service._move_s = 2 * LIMIT_S  # as if the last move had taken so long
+    for topology in (0, 1):
+        for pair in pairs:
+            groups.say(pair, "ready", topology)
+        for pair in pairs:
+            assert groups.hear(pair) == "moved"
+        groups.service._move_s = 2 * LIMIT_S
+    assert groups.mover.at == [(), (0, 1), ()]
+
+
+def test_a_group_does_not_wait_for_another_longer_than_a_move_takes(groups: GroupBench) -> None:
+    for pair in ((0, 1), (2, 3)):
+        groups.request(pair)
+        assert groups.hear(pair) == "move"
+    for topology in (0, 1):
+        groups.say((0, 1), "ready", topology)
+        assert groups.hear((0, 1)) == "moved"
+    assert groups.mover.at == [(), (0,), ()]
+    groups.say((2, 3), "ready", 0)
+    assert groups.hear((2, 3)) == "moved"
+    assert groups.mover.at == [(), (0,), (), (1,)]
+
+
+def test_groups_that_share_a_server_take_turns(groups: GroupBench) -> None:
+    groups.request((0, 1))
+    assert groups.hear((0, 1)) == "move"
+    groups.request((1, 2))
+    groups.pass_by()
+    groups.request((2, 3))  # would overtake (1, 2), for which it has to wait
+    groups.pass_by()
+    for topology in (0, 1):
+        groups.say((0, 1), "ready", topology)
+        assert groups.hear((0, 1)) == "moved"
+    assert groups.hear((1, 2)) == "move"
+    for topology in (0, 1):
+        groups.say((1, 2), "ready", topology)
+        assert groups.hear((1, 2)) == "moved"
+    assert groups.hear((2, 3)) == "move"
+
+
+def test_circuits_do_not_move_while_a_collective_uses_those_of_the_plan(
+    groups: GroupBench,
+) -> None:
+    groups.request((0, 1), "all_gather")
+    assert groups.hear((0, 1)) == "stay"
+    groups.request((2, 3))
+    groups.pass_by()
+    groups.request((1, 2), "all_gather")  # not before (2, 3), which waits already
+    groups.pass_by()
+    groups.say((0, 1), "done")
+    assert groups.hear((2, 3)) == "move"
+    for topology in (0, 1):
+        groups.say((2, 3), "ready", topology)
+        assert groups.hear((2, 3)) == "moved"
+    assert groups.hear((1, 2)) == "stay"
+
+
+def test_a_request_that_others_never_join_holds_up_nobody(groups: GroupBench) -> None:
+    groups.request((0, 1), only=0)
+    groups.request((1, 2))
+    assert groups.hear((1, 2)) == "move"
+    for topology in (0, 1):
+        groups.say((1, 2), "ready", topology)
+        assert groups.hear((1, 2)) == "moved"
+
+
+def move_both(groups: GroupBench) -> None:
+    for pair in ((0, 1), (2, 3)):
+        groups.request(pair)
+        assert groups.hear(pair) == "move"
+        groups.say(pair, "ready", 0)
+        assert groups.hear(pair) == "moved"
+    assert groups.mover.at == [(), (0,), (0, 1)]
+
+
+def test_lost_circuits_stop_their_own_group_only(groups: GroupBench) -> None:
+    move_both(groups)
+    groups.mover.lose("no light on 1A-2B", 0)
+    assert groups.hear((0, 1)) == "stop"
+    assert groups.mover.at == [(), (0,), (0, 1), (1,)]
+    groups.say((2, 3), "ready", 1)
+    assert groups.hear((2, 3)) == "moved"
+    assert [ended.error for ended in groups.wait_for_ends(2)] == ["no light on 1A-2B", ""]
+
+
+def test_a_move_that_fails_stops_all_groups_whose_circuits_have_moved(groups: GroupBench) -> None:
+    groups.mover.dark = {1}
+    groups.request((0, 1))
+    assert groups.hear((0, 1)) == "move"
+    groups.say((0, 1), "ready", 0)
+    assert groups.hear((0, 1)) == "moved"
+    groups.request((2, 3))
+    assert groups.hear((2, 3)) == "move"
+    groups.say((2, 3), "ready", 0)
+    for pair in ((0, 1), (2, 3)):
+        assert groups.hear(pair) == "stop"
+    assert groups.mover.at == [(), (0,), ()]
+    assert {ended.error for ended in groups.wait_for_ends(2)} == {"topology 1 stays dark"}
+
+
+def test_a_rank_that_disconnects_stops_its_own_groups_only(groups: GroupBench) -> None:
+    move_both(groups)
+    groups.ranks[0].close()
+    assert groups.ranks[1].hear().startswith(f"stop {channel((0, 1))} 0 server 0 has left")
+    groups.say((2, 3), "ready", 1)
+    assert groups.hear((2, 3)) == "moved"
+
+
+def test_ranks_that_connect_again_get_the_hops_again(groups: GroupBench) -> None:
+    move_both(groups)
+    for pair in ((0, 1), (2, 3)):
+        groups.say(pair, "ready", 1)
+        assert groups.hear(pair) == "moved"
+    for server in (0, 1):
+        groups.ranks[server].close()
+        groups.ranks[server] = FakeRank(groups.service.path, server)
+    groups.request((0, 1))
+    for server in (0, 1):
+        assert groups.ranks[server].hear().startswith("blocks ")
+    groups.request((2, 3))
+    for server in (2, 3):
+        assert groups.ranks[server].hear().startswith("move ")

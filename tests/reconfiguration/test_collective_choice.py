@@ -17,8 +17,8 @@ MB = 1_000_000
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_circuits_move_where_that_beats_the_ranks_prediction(collective: str) -> None:
     choose = CollectiveChooser(make_plan(SERVERS, 2, gbps=0.1), 0.02)
-    moving_s = choose(collective, MB, 1e9).moving_predicted_s
-    faster, slower = (choose(collective, MB, moving_s * by) for by in (1.01, 0.99))
+    moving_s = choose(collective, MB, 1e9, SERVERS).moving_predicted_s
+    faster, slower = (choose(collective, MB, moving_s * by, SERVERS) for by in (1.01, 0.99))
     assert isinstance(faster.schedule, SteppedCollective)
     assert faster.schedule.timeline.collective == collective
     assert faster.why.startswith("moving is faster: ")
@@ -31,7 +31,7 @@ def test_more_moves_are_made_where_a_move_is_short() -> None:
     plan = make_plan(SERVERS, 2, gbps=0.1)
     topologies = []
     for move_s in (1e-6, 0.1):
-        found = CollectiveChooser(plan, move_s)("all_gather", MB, 1e9).schedule
+        found = CollectiveChooser(plan, move_s)("all_gather", MB, 1e9, SERVERS).schedule
         assert found is not None
         topologies.append(found.reconfigurations)
     assert topologies == [2, 1]
@@ -39,7 +39,7 @@ def test_more_moves_are_made_where_a_move_is_short() -> None:
 
 def test_the_prediction_is_for_the_size_and_schedules_are_shared() -> None:
     choose = CollectiveChooser(make_plan(SERVERS, 2, gbps=0.1), 0.02)
-    first, second = (choose("all_reduce", size, 1e9) for size in (600_000, 900_000))
+    first, second = (choose("all_reduce", size, 1e9, SERVERS) for size in (600_000, 900_000))
     assert first.schedule is second.schedule is not None
     for choice, size in ((first, 600_000), (second, 900_000)):
         assert choice.schedule is not None
@@ -52,7 +52,7 @@ def test_short_collectives_need_not_be_requested_unless_circuits_always_move() -
     assert CollectiveChooser(plan, 0.02).least_s == 0.04
     always = CollectiveChooser(plan, 0.02, always=True)
     assert always.least_s == 0
-    choice = always("broadcast", 100, 1e-6)
+    choice = always("broadcast", 100, 1e-6, SERVERS)
     assert choice.schedule is not None
     assert choice.schedule.reconfigurations == 1
     assert choice.why.startswith("reconfigure was requested: ")
@@ -60,4 +60,13 @@ def test_short_collectives_need_not_be_requested_unless_circuits_always_move() -
 
 def test_no_schedule_is_faster_than_its_two_moves() -> None:
     choose = CollectiveChooser(make_plan(SERVERS, 2, gbps=0.1), 0.02)
-    assert choose("all_gather", 1, 1e9).moving_predicted_s > choose.least_s
+    assert choose("all_gather", 1, 1e9, SERVERS).moving_predicted_s > choose.least_s
+
+
+@pytest.mark.parametrize("members", [2, 3, 4])
+def test_a_group_has_schedules_of_its_own(members: int) -> None:
+    choose = CollectiveChooser(make_plan(SERVERS, 2, gbps=0.1), 0.02)
+    schedule = choose("all_reduce", MB, 1e9, members).schedule
+    assert isinstance(schedule, SteppedCollective)
+    assert schedule.links.shape[1] == schedule.timeline.servers == members
+    assert schedule.links.shape[2] <= min(2, members - 1)

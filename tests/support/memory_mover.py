@@ -8,44 +8,48 @@ from typing import TYPE_CHECKING
 from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class MemoryMover:
-    """Remembers where it was moved; `dark` are topologies (by number) that do not come up."""
+    """Remembers what was installed; `dark` are topologies (by number) that do not come up."""
 
     def __init__(self) -> None:
-        self.topologies: list[Sequence[Sequence[int]]] = []
-        self.at: list[int | None] = [None]  # None: the plan's circuits
+        self.topologies: list[Mapping[int, Sequence[int]]] = []
+        self.at: list[tuple[int, ...]] = [()]  # (): the plan's circuits
         self.dark: set[int] = set()
         self.closed = False
-        self._lost = ""
+        self._lost = ("", -1)
         self._events, self._shown = socket.socketpair()
 
-    def prepare(self, targets: Sequence[Sequence[int]]) -> int:
+    def prepare(self, targets: Mapping[int, Sequence[int]]) -> int:
         self.topologies.append(targets)
         return len(self.topologies) - 1
 
-    def move(self, number: int) -> None:
-        if number in self.dark:
+    def move(self, numbers: Iterable[int]) -> None:
+        installed = tuple(sorted(numbers))
+        servers = [server for number in installed for server in self.topologies[number]]
+        assert len(set(servers)) == len(servers), "a server is in two topologies"
+        if dark := self.dark.intersection(installed):
             self.restore()
-            raise FabricError(f"topology {number} stays dark")
-        self.at.append(number)
+            raise FabricError(f"topology {min(dark)} stays dark")
+        if installed != self.at[-1]:
+            self.at.append(installed)
 
     def restore(self) -> None:
-        if self.at[-1] is not None:
-            self.at.append(None)
+        self.move(())
 
     def events(self) -> socket.socket:
         return self._shown
 
     def lost(self, number: int) -> str:
-        assert self.at[-1] == number
-        return self._lost
+        assert number in self.at[-1]
+        why, lost = self._lost
+        return why if lost in (-1, number) else ""
 
-    def lose(self, why: str) -> None:
-        """What is there is lost from now on, or with "" is not."""
-        self._lost = why
+    def lose(self, why: str, number: int = -1) -> None:
+        """This topology (-1: all) is lost from now on, or with "" is not."""
+        self._lost = (why, number)
         self._events.send(b"!")
 
     def close(self) -> None:

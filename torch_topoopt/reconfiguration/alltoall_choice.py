@@ -41,10 +41,11 @@ def measured_move_s(plan: Plan, mover: CircuitMover, circuits: int | None = None
 
     Raises FabricError. The mover is closed afterwards, and another thread may use it.
     """
-    number = mover.prepare(_moved_targets(plan, circuits or plan.cluster.degree))
+    targets = _moved_targets(plan, circuits or plan.cluster.degree)
+    number = mover.prepare(dict(enumerate(targets)))
     seconds = []
     for _ in range(_MEASURED_MOVES):
-        for move in (partial(mover.move, number), mover.restore):
+        for move in (partial(mover.move, [number]), mover.restore):
             began = time.monotonic()
             move()
             seconds.append(time.monotonic() - began)

@@ -1,12 +1,17 @@
 """Moves circuits for the collectives of a job, on requests of its ranks.
 
 Every rank, alone on its server, connects to a socket that only this user may open; for the protocol
-see csrc/collectives/group/circuit_client.h. When all ranks have requested a collective, its size is
-known (of an all-to-all its matrix), and the service chooses whether circuits move for it. If so, a
-topology is installed once all ranks have reported that nothing is in flight on the one before; at
-the end the plan's own circuits are restored. Circuits that do not come up, or fail while data
-travels over them, stop the collective on all ranks, with the reason, after the plan's circuits are
-restored.
+see csrc/collectives/group/circuit_client.h. When all members of a group have requested a
+collective, its size is known (of an all-to-all its matrix), and the service chooses whether
+circuits move for it. If so, a topology of the members' servers is installed once all members have
+reported that nothing is in flight on the one before; at the end the plan's own circuits are
+restored. Circuits that do not come up, or fail while data travels over them, stop the collective on
+all members, with the reason, after the plan's circuits are restored.
+
+Collectives of several groups share the switch. They run together if all of them stay on the plan's
+circuits, or if they move circuits of different servers; else the later one waits. A waiting one is
+not overtaken by another that would make it wait longer. Since one that runs has all of its members,
+it ends without any that waits. Groups that are ready to move at nearly the same time move together.
 """
 
 from __future__ import annotations
@@ -39,7 +44,7 @@ from torch_topoopt.reconfiguration.collectives.stepped import SteppedCollective
 from torch_topoopt.reconfiguration.hop_order import without_waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Self
 
     from numpy.typing import NDArray
@@ -55,12 +60,14 @@ _FIRST_CHANNEL = 0x80000000  # kFirstCircuitChannel (csrc/transport/frames/frame
 class CircuitMover(Protocol):
     """Moves the circuits of a job; methods raise FabricError (fabric/netns/circuit_mover.py)."""
 
-    def prepare(self, targets: Sequence[Sequence[int]]) -> int:
-        """Prepares a topology and returns its number; port p of s sends to `targets[s][p]`."""
+    def prepare(self, targets: Mapping[int, Sequence[int]]) -> int:
+        """Prepares a topology of some servers and returns its number; port p of s sends to
+        `targets[s][p]`."""
         ...
 
-    def move(self, number: int) -> None:
-        """Returns when the topology is installed; on failure the plan's circuits are."""
+    def move(self, numbers: Iterable[int]) -> None:
+        """Returns when exactly these topologies are installed, of different servers, and the plan's
+        circuits between all others. On failure the plan's circuits are installed."""
         ...
 
     def restore(self) -> None:
@@ -108,6 +115,10 @@ class MovedExchange:
     def total_bytes(self) -> int:
         return int(self.matrix.sum())
 
+    @property
+    def members(self) -> int:
+        return len(self.matrix)
+
 
 class CollectiveChoices(Protocol):
     """Chooses for collectives other than all-to-alls (collective_choice.py)."""
@@ -117,7 +128,7 @@ class CollectiveChoices(Protocol):
         """Collectives that are predicted to be faster on the plan's circuits never move them."""
         ...
 
-    def __call__(self, collective: str, total_bytes: int, planned_s: float) -> Choice:
+    def __call__(self, collective: str, total_bytes: int, planned_s: float, members: int) -> Choice:
         """`planned_s` are the predicted seconds on the plan's circuits."""
         ...
 
@@ -128,6 +139,7 @@ class MovedCollective:
 
     collective: str
     total_bytes: int
+    members: int
     choice: Choice
     seconds: float
     moving_s: float
@@ -149,10 +161,13 @@ class _RequestedCall:
     """A requested collective, by (channel, number)."""
 
     name: str
+    servers: tuple[int, ...]  # of the members, in their order
     requests: dict[int, list[int] | _CollectiveRequest] = field(default_factory=dict)
     matrix: NDArray[np.int64] | None = None  # of an all-to-all, after all requests
     choice: Choice | None = None
+    runs: bool = False
     ready: set[int] = field(default_factory=set)
+    ready_at: float = 0.0  # when the last member was
     topology: int = 0  # the next one
     numbers: list[int] = field(default_factory=list)  # the mover's numbers of its topologies
     done: set[int] = field(default_factory=set)  # servers that finished on the plan's circuits
@@ -160,15 +175,41 @@ class _RequestedCall:
     began: float = 0.0
     moving_s: float = 0.0
 
+    @property
+    def complete(self) -> bool:
+        return len(self.requests) == len(self.servers)
+
+    @property
+    def moves(self) -> bool:
+        return self.choice is not None and self.choice.schedule is not None
+
+    @property
+    def waits_for_circuits(self) -> bool:
+        return self.runs and self.moves and len(self.ready) == len(self.servers)
+
+    @property
+    def next(self) -> int | None:
+        """The mover's number of the next topology; None for the plan's circuits."""
+        return self.numbers[self.topology] if self.topology < len(self.numbers) else None
+
+    def shares_servers(self, other: _RequestedCall) -> bool:
+        return not set(self.servers).isdisjoint(other.servers)
+
+    def excludes(self, other: _RequestedCall) -> bool:
+        """Whether both may not run at the same time."""
+        if self.moves and other.moves:
+            return self.shares_servers(other)
+        return self.moves or other.moves
+
     def rows(self) -> list[list[int]] | None:
         """Of an all-to-all, in the order of the servers."""
-        rows = [self.requests[server] for server in sorted(self.requests)]
+        rows = [self.requests[server] for server in self.servers]
         found = [row for row in rows if isinstance(row, list)]
         return found if len(found) == len(rows) else None
 
     def collective(self) -> _CollectiveRequest | None:
-        """If all servers have requested the same one."""
-        requests = [self.requests[server] for server in sorted(self.requests)]
+        """If all members have requested the same one."""
+        requests = [self.requests[server] for server in self.servers]
         first = requests[0]
         if not isinstance(first, _CollectiveRequest):
             return None
@@ -179,8 +220,8 @@ class _RequestedCall:
         return first if same else None
 
     def ended(self, error: str) -> MovedExchange | MovedCollective | None:
-        """None without a choice."""
-        if self.choice is None:
+        """None if it was not started with a choice."""
+        if self.choice is None or not self.runs:
             return None
         seconds = time.monotonic() - self.began
         if self.matrix is not None:
@@ -189,7 +230,13 @@ class _RequestedCall:
         if request is None:
             return None
         return MovedCollective(
-            request.collective, request.total_bytes, self.choice, seconds, self.moving_s, error
+            request.collective,
+            request.total_bytes,
+            len(self.servers),
+            self.choice,
+            seconds,
+            self.moving_s,
+            error,
         )
 
 
@@ -198,7 +245,7 @@ class CircuitService:
 
     `choose` is called once for every all-to-all, with its matrix of bytes, and `choose_collective`
     for others; ranks do not request what has None. `ended` is called from the thread for each
-    finished one with a choice. Raises FabricError as the mover does.
+    finished one that was started. Raises FabricError as the mover does.
     """
 
     def __init__(
@@ -215,10 +262,12 @@ class CircuitService:
         self._choose_collective = choose_collective
         self._ended = ended
         self._calls: dict[str, _RequestedCall] = {}  # in the order of the requests
-        self._active: _RequestedCall | None = None
         self._ranks: dict[int, _Rank] = {}
-        # By id() of the schedule, which is kept so that the id stays unique.
-        self._prepared: dict[int, tuple[AllToAllSchedule | SteppedCollective, list[int]]] = {}
+        # By id() of the schedule, which is kept so that the id stays unique, and servers.
+        self._prepared: dict[tuple[int, tuple[int, ...]], tuple[object, list[int]]] = {}
+        self._sent: dict[int, set[int]] = {}  # id() of a schedule -> servers that know its hops
+        self._move_s = 0.0  # duration of the last move
+        self._held = False  # ranks do not judge cables
         self._channels: dict[str, int] = {}  # group channel -> channel of its chunks
         self._next_channel = _FIRST_CHANNEL
         self._closing = False
@@ -266,8 +315,9 @@ class CircuitService:
     def _serve_until_closed(self) -> None:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._events, selectors.EVENT_READ)
+        patience_s = _POLL_S
         while not self._closing:
-            for key, _ in self._selector.select(_POLL_S):
+            for key, _ in self._selector.select(patience_s):
                 if key.fileobj is self._listener:
                     connection, _ = self._listener.accept()
                     connection.settimeout(_END_S)
@@ -277,6 +327,8 @@ class CircuitService:
                     self._look()
                 else:
                     self._read(key.data)
+            self._start_all()
+            patience_s = min(_POLL_S, self._move_all())
 
     def _read(self, rank: _Rank) -> None:
         lines = rank.lines()
@@ -290,11 +342,12 @@ class CircuitService:
             channel, number, *words = rest.split(" ")
             name = f"{channel} {number}"
             if what == "ask":
-                self._ask(rank, name, [int(word) for word in words])
+                all_servers = tuple(range(self._servers))
+                self._ask(rank, name, all_servers, [int(word) for word in words])
             elif what == "collective":
-                collective, size, arguments, planned_s = words
+                collective, size, arguments, planned_s, *servers = words
                 request = _CollectiveRequest(collective, int(size), arguments, float(planned_s))
-                self._ask(rank, name, request)
+                self._ask(rank, name, tuple(map(int, servers)), request)
             elif what == "ready":
                 self._on_ready(rank, name, int(words[0]))
             elif what == "done":
@@ -303,28 +356,30 @@ class CircuitService:
                 self._stop(name, f"server {rank.server}: {' '.join(words)}")
             elif what == "leave":
                 self._stop(name, " ".join(words))
-        self._begin()
 
     def _greet(self, rank: _Rank, server: int) -> None:
         rank.server = server
         self._ranks[server] = rank
+        for known in self._sent.values():  # by an earlier process group of that rank
+            known.discard(server)
         others = self._choose_collective
         least_s = math.inf if others is None else others.least_s
         self._send(rank, f"asks {int(self._choose is not None)} {least_s:.9g}")
+        if self._held:
+            self._send(rank, "hold")
 
     def _look(self) -> None:
         """Handles lost circuits; changes during a move are expected."""
         self._read_events()
-        call = self._active
-        if call is None or call.there is None:
-            return
-        try:
-            why = self._mover.lost(call.there)
-        except FabricError as error:
-            why = str(error)
-        if why:
-            self._stop(call.name, why)
-            self._begin()
+        for call in self._moving():
+            if call.there is None:
+                continue
+            try:
+                why = self._mover.lost(call.there)
+            except FabricError as error:
+                why = str(error)
+            if why:
+                self._stop(call.name, why)
 
     def _read_events(self) -> None:
         while True:
@@ -342,41 +397,54 @@ class CircuitService:
         rank.connection.close()
         if self._ranks.get(rank.server) is rank:
             del self._ranks[rank.server]
-            for name in tuple(self._calls):
-                self._stop(name, f"server {rank.server} has left")
+            for call in tuple(self._calls.values()):
+                if rank.server in call.servers:
+                    self._stop(call.name, f"server {rank.server} has left")
 
-    # ---- one collective ------------------------------------------------------------------------
+    # ---- collectives ---------------------------------------------------------------------------
 
-    def _ask(self, rank: _Rank, name: str, request: list[int] | _CollectiveRequest) -> None:
-        call = self._calls.setdefault(name, _RequestedCall(name))
+    def _ask(
+        self,
+        rank: _Rank,
+        name: str,
+        servers: tuple[int, ...],
+        request: list[int] | _CollectiveRequest,
+    ) -> None:
+        call = self._calls.setdefault(name, _RequestedCall(name, servers))
         call.requests[rank.server] = request
 
-    def _begin(self) -> None:
-        """Begins the first collective that all have requested, unless one is moving circuits."""
-        while self._active is None:
-            undecided = (call for call in self._calls.values() if call.choice is None)
-            call = next((call for call in undecided if len(call.requests) == self._servers), None)
-            if call is None:
-                return
-            self._start(call)
+    def _moving(self) -> list[_RequestedCall]:
+        return [call for call in self._calls.values() if call.runs and call.moves]
+
+    def _start_all(self) -> None:
+        """Starts each that all members have requested, unless an earlier one excludes it."""
+        earlier = [call for call in self._calls.values() if call.runs]
+        for call in tuple(self._calls.values()):
+            if call.runs or not call.complete:
+                continue
+            if call.choice is None:
+                call.choice = self._chosen(call)
+            if not any(call.excludes(other) for other in earlier):
+                self._start(call)
+            if call.name in self._calls:
+                earlier.append(call)
 
     def _start(self, call: _RequestedCall) -> None:
         call.began = time.monotonic()
-        call.choice = self._chosen(call)
+        call.runs = True
         if call.choice is None:  # on the plan's circuits, ranks compare their calls
             del self._calls[call.name]
-            return self._notify(f"stay {call.name}")
-        if call.choice.schedule is None:
-            return self._notify(f"stay {call.name}")
+        if call.choice is None or call.choice.schedule is None:
+            return self._notify(call.servers, f"stay {call.name}")
+        self._hold_cables()
         try:
-            call.numbers = self._topologies(call.choice.schedule)
+            call.numbers = self._topologies(call.choice.schedule, call.servers)
         except FabricError as error:
             return self._stop(call.name, str(error))
-        self._active = call
         words = [id(call.choice.schedule), self._channel_of(call.name)]
         if call.matrix is not None:
             words += call.matrix.ravel().tolist()
-        self._notify(f"move {call.name} {' '.join(map(str, words))}")
+        self._notify(call.servers, f"move {call.name} {' '.join(map(str, words))}")
 
     def _chosen(self, call: _RequestedCall) -> Choice | None:
         """None if ranks have requested different collectives."""
@@ -387,7 +455,9 @@ class CircuitService:
         request = call.collective()
         if request is None or self._choose_collective is None:
             return None
-        return self._choose_collective(request.collective, request.total_bytes, request.planned_s)
+        return self._choose_collective(
+            request.collective, request.total_bytes, request.planned_s, len(call.servers)
+        )
 
     def _channel_of(self, name: str) -> int:
         """The channel of the group's data, until one of its collectives is stopped."""
@@ -397,82 +467,127 @@ class CircuitService:
             self._next_channel += 1
         return self._channels[group]
 
-    def _topologies(self, schedule: AllToAllSchedule | SteppedCollective) -> list[int]:
-        """The mover's numbers of its topologies; a new one is sent to the ranks."""
-        known = self._prepared.get(id(schedule))
-        if known is not None:
-            return known[1]
-        numbers = [self._mover.prepare(links) for links in schedule.links.tolist()]
-        self._prepared[id(schedule)] = (schedule, numbers)
-        if isinstance(schedule, SteppedCollective):
-            made = schedule.timeline
-            words = ["blocks", str(id(schedule)), str(made.pieces), str(made.blocks)]
-            topologies: Iterable[Sequence[tuple[int, ...]]] = schedule.hops()
-        else:
-            words = ["schedule", str(id(schedule))]
-            topologies = map(without_waiting, hops_of(schedule))
-        for hops in topologies:
-            words += [str(len(hops)), *(str(word) for hop in hops for word in hop)]
-        self._notify(" ".join(words))
-        return numbers
+    def _topologies(
+        self, schedule: AllToAllSchedule | SteppedCollective, servers: tuple[int, ...]
+    ) -> list[int]:
+        """The mover's numbers of its topologies on these servers, whose ranks get its hops."""
+        key = (id(schedule), servers)
+        if key not in self._prepared:
+            numbers = [
+                self._mover.prepare(
+                    {
+                        server: [servers[target] for target in targets]
+                        for server, targets in zip(servers, links, strict=True)
+                    }
+                )
+                for links in schedule.links.tolist()
+            ]
+            self._prepared[key] = (schedule, numbers)
+        known = self._sent.setdefault(id(schedule), set())
+        if unknown := set(servers) - known:
+            known |= unknown
+            self._notify(sorted(unknown), _program(schedule))
+        return self._prepared[key][1]
 
     def _on_done(self, rank: _Rank, name: str) -> None:
         call = self._calls.get(name)
         if call is None:
             return
         call.done.add(rank.server)
-        if len(call.done) == self._servers:
+        if len(call.done) == len(call.servers):
             self._end(call)
 
     def _on_ready(self, rank: _Rank, name: str, topology: int) -> None:
-        call = self._active
-        if call is None or call.name != name or topology != call.topology:
+        call = self._calls.get(name)
+        if call is None or not (call.runs and call.moves) or topology != call.topology:
             return
         call.ready.add(rank.server)
-        if len(call.ready) < self._servers:
-            return
-        call.there = None
+        call.ready_at = time.monotonic()
+
+    def _move_all(self) -> float:
+        """Moves circuits for all collectives that wait for them, in one change of the switch.
+
+        It waits for others that may be ready soon, but not longer than a move takes. Returns the
+        seconds after which it is to be called again.
+        """
+        waiting = [call for call in self._moving() if call.waits_for_circuits]
+        if not waiting:
+            return math.inf
+        left_s = min(call.ready_at for call in waiting) + self._move_s - time.monotonic()
+        if left_s > 0 and any(self._may_be_ready_soon(call) for call in self._calls.values()):
+            return left_s
+        installed = [call.next if call in waiting else call.there for call in self._moving()]
         began = time.monotonic()
         try:
-            if topology < len(call.numbers):
-                self._mover.move(call.numbers[topology])
-            else:
-                self._mover.restore()
+            self._mover.move(number for number in installed if number is not None)
         except FabricError as error:
-            return self._stop(name, " ".join([str(error), *getattr(error, "__notes__", ())]))
-        call.moving_s += time.monotonic() - began
+            self._stop_all(" ".join([str(error), *getattr(error, "__notes__", ())]))
+            return 0.0
+        self._move_s = time.monotonic() - began
+        self._read_events()
+        for call in waiting:
+            call.moving_s += self._move_s
+            self._on_moved(call)
+        if any(call.there is not None and call not in waiting for call in self._moving()):
+            self._look()  # their circuits may have been lost in the meantime
+        return 0.0
+
+    def _may_be_ready_soon(self, call: _RequestedCall) -> bool:
+        """Whether some members are, or some have requested it and nothing makes it wait."""
+        if call.runs:
+            return call.moves and not call.waits_for_circuits
+        return not call.complete and not any(map(call.shares_servers, self._moving()))
+
+    def _on_moved(self, call: _RequestedCall) -> None:
+        topology, call.there = call.topology, call.next
         call.ready.clear()
         call.topology += 1
-        if topology < len(call.numbers):
-            self._read_events()
-            call.there = call.numbers[topology]
-        self._notify(f"moved {name} {topology}")
-        if topology == len(call.numbers):
+        self._notify(call.servers, f"moved {call.name} {topology}")
+        if call.there is None:
             self._end(call)
+
+    def _stop_all(self, why: str) -> None:
+        """After a failed move, which has restored the plan's circuits."""
+        for call in self._moving():
+            if call.there is not None or call.waits_for_circuits:
+                call.there = None
+                self._stop(call.name, why)
 
     def _stop(self, name: str, why: str) -> None:
         call = self._calls.get(name)
         if call is None:
             return
-        if call is self._active:
+        lost = ""
+        if call.runs and call.moves:
             self._channels.pop(name.partition(" ")[0], None)
+        if call.there is not None:
+            others = [other.there for other in self._moving() if other is not call]
             try:
-                self._mover.restore()
+                self._mover.move(number for number in others if number is not None)
             except FabricError as error:
-                why += f"; the circuits of the plan are not back: {error}"
-        self._notify(f"stop {name} {' '.join(why.split())}")
-        self._end(call, why)
+                lost = f"; the circuits of the plan are not back: {error}"
+        self._notify(call.servers, f"stop {name} {' '.join((why + lost).split())}")
+        self._end(call, why + lost)
+        if lost:
+            self._stop_all(why + lost)
 
     def _end(self, call: _RequestedCall, error: str = "") -> None:
         del self._calls[call.name]
-        if call is self._active:
-            self._active = None
+        self._hold_cables()
         if ended := call.ended(error):
             self._ended(ended)
 
-    def _notify(self, line: str) -> None:
-        for rank in tuple(self._ranks.values()):
-            self._send(rank, line)
+    def _hold_cables(self) -> None:
+        """Ranks do not judge cables while circuits move: others than the members' may be dark."""
+        held = bool(self._moving())
+        if held is not self._held:
+            self._held = held
+            self._notify(tuple(self._ranks), "hold" if held else "free")
+
+    def _notify(self, servers: Iterable[int], line: str) -> None:
+        for server in servers:
+            if server in self._ranks:
+                self._send(self._ranks[server], line)
 
     def _send(self, rank: _Rank, line: str) -> None:
         with suppress(OSError):  # disconnected; its end of the connection will report it
@@ -497,6 +612,20 @@ class _Rank:
             return None
         *lines, self._begun = (self._begun + data).split(b"\n")
         return [line.decode() for line in lines]
+
+
+def _program(schedule: AllToAllSchedule | SteppedCollective) -> str:
+    """The line with its hops (circuit_client.h)."""
+    if isinstance(schedule, SteppedCollective):
+        made = schedule.timeline
+        words = ["blocks", str(id(schedule)), str(made.pieces), str(made.blocks)]
+        topologies: Iterable[Sequence[tuple[int, ...]]] = schedule.hops()
+    else:
+        words = ["schedule", str(id(schedule))]
+        topologies = map(without_waiting, hops_of(schedule))
+    for hops in topologies:
+        words += [str(len(hops)), *(str(word) for hop in hops for word in hop)]
+    return " ".join(words)
 
 
 def hops_of(schedule: AllToAllSchedule) -> list[list[Hop]]:

@@ -21,7 +21,7 @@ _KEPT = 256  # cached predictions
 
 
 class CollectiveChooser:
-    """Chooses for collectives of all ranks of one plan; parameters as of AllToAllChooser.
+    """Chooses for collectives of the groups of one plan; parameters as of AllToAllChooser.
 
     Ranks and hosts keep every schedule that was used, so sizes from one power of two to the next
     share theirs.
@@ -37,34 +37,33 @@ class CollectiveChooser:
         gbps: float | None = None,
     ) -> None:
         cluster = plan.cluster
-        self._servers = cluster.servers
         self._always = always
         self.costs = CircuitCosts(gbps or cluster.link_gbps, cluster.link_latency_s, move_s)
-        self.degree = min(circuits or cluster.degree, cluster.servers - 1)
-        self._schedules: dict[tuple[str, int], list[SteppedCollective]] = {}
-        self._fastest: dict[tuple[str, int], tuple[float, SteppedCollective]] = {}
+        self._circuits = circuits or cluster.degree
+        self._schedules: dict[tuple[str, int, int], list[SteppedCollective]] = {}
+        self._fastest: dict[tuple[str, int, int], tuple[float, SteppedCollective]] = {}
 
     @property
     def least_s(self) -> float:
         """Two moves, there and back."""
         return 0.0 if self._always else 2 * self.costs.reconfiguration_s
 
-    def schedules(self, collective: str, total_bytes: int) -> list[SteppedCollective]:
+    def schedules(self, collective: str, total_bytes: int, members: int) -> list[SteppedCollective]:
         """One for each number of topologies, planned for the next power of two of bytes."""
-        key = (collective, max(1, total_bytes - 1).bit_length())
+        key = (collective, max(1, total_bytes - 1).bit_length(), members)
         if key not in self._schedules:
             self._schedules[key] = stepped_collectives(
-                collective, self._servers, self.degree, self.costs, 1 << key[1]
+                collective, members, min(self._circuits, members - 1), self.costs, 1 << key[1]
             )
         return self._schedules[key]
 
-    def __call__(self, collective: str, total_bytes: int, planned_s: float) -> Choice:
+    def __call__(self, collective: str, total_bytes: int, planned_s: float, members: int) -> Choice:
         """`planned_s` are the predicted seconds on the plan's circuits."""
-        key = (collective, total_bytes)
+        key = (collective, total_bytes, members)
         if key not in self._fastest:
             if len(self._fastest) >= _KEPT:
                 self._fastest.clear()
-            self._fastest[key] = self._predicted(collective, total_bytes)
+            self._fastest[key] = self._predicted(collective, total_bytes, members)
         moving_s, fastest = self._fastest[key]
         moves = self._always or moving_s < planned_s
         if self._always:
@@ -78,10 +77,12 @@ class CollectiveChooser:
         )
         return Choice(fastest if moves else None, why, moving_s, planned_s, head)
 
-    def _predicted(self, collective: str, total_bytes: int) -> tuple[float, SteppedCollective]:
+    def _predicted(
+        self, collective: str, total_bytes: int, members: int
+    ) -> tuple[float, SteppedCollective]:
         """Seconds of the fastest schedule, and the schedule; of equals the one with fewer moves."""
         found = [
             (schedule.running_s(total_bytes, self.costs), schedule)
-            for schedule in self.schedules(collective, total_bytes)
+            for schedule in self.schedules(collective, total_bytes, members)
         ]
         return min(found, key=lambda one: one[0])

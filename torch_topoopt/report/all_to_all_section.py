@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch_topoopt.report.run_folder import AllToAllRecord, Run
 
 _COLUMNS = (
-    "collective", "choice", "bytes", "number", "topologies", "predicted, moving",
+    "collective", "ranks", "choice", "bytes", "number", "topologies", "predicted, moving",
     "predicted, staying", "measured", "of it moves", "stopped",
 )  # fmt: skip
 _TEXT = (
@@ -30,9 +30,10 @@ def all_to_all_section(run: Run) -> Markup:
     records = run.metrics.all_to_alls if run.metrics else []
     if not records:
         return Markup("")
-    alike: dict[tuple[str, int, int, str], list[AllToAllRecord]] = {}
+    alike: dict[tuple[str, int, int, int, str], list[AllToAllRecord]] = {}
     for record in records:
-        key = (record.collective, record.total_bytes, record.topologies, record.why)
+        of = (record.collective, record.members, record.total_bytes)
+        key = (*of, record.topologies, record.why)
         alike.setdefault(key, []).append(record)
     body = table(
         "Collectives on circuits that may move", _COLUMNS, [_row(group) for group in alike.values()]
@@ -53,6 +54,7 @@ def _row(records: Sequence[AllToAllRecord]) -> tuple[str, ...]:
     whole = [record for record in records if not record.error]
     return (
         first.collective,
+        str(first.members or MISSING),
         first.why.partition(":")[0],
         size(first.total_bytes),
         str(len(records)),

@@ -19,9 +19,10 @@
 * `predicted`: `link_bytes`: bytes of an iteration on each link of the plan, predicted with the
   algorithms that the ranks chose;
 * `groups`: `asked` (backends that the script named), `taken_over` and `opened_topoopt`;
-* `alltoall`: a `collective` for which circuits could move: `total_bytes`, `topologies` (0: they
-  stayed), `why`, `moving_predicted_s` and `static_predicted_s`, the `seconds` that it took,
-  `moving_s` of them while circuits moved, and `error`, why it was stopped, or "";
+* `alltoall`: a `collective` for which circuits could move: the `members` of its group (0: not
+  recorded), `total_bytes`, `topologies` (0: circuits stayed), `why`, `moving_predicted_s` and
+  `static_predicted_s`, the `seconds` that it took, `moving_s` of them while circuits moved, and
+  `error`, why it was stopped, or "";
 * `restart`: `number` of at most `most`, `failed` (`rank`, `exit_code` or minus the signal, and
   `message` of each rank that failed first), `lost_servers`, and the `servers` that went on;
 * `end`: `exit_code`.
@@ -96,7 +97,7 @@ class RestartRecord:
 @dataclass(frozen=True)
 class AllToAllRecord:
     """A collective for which circuits could move; times in seconds. They stayed if `topologies` is
-    0. `error` is the reason for an abort, or ""."""
+    0. `error` is the reason for an abort, or "". `members` is 0 in runs that did not record it."""
 
     total_bytes: int
     topologies: int
@@ -108,6 +109,7 @@ class AllToAllRecord:
     error: str
     time_s: float
     collective: str = "all_to_all"
+    members: int = 0
 
 
 @dataclass(frozen=True)

@@ -205,7 +205,7 @@ def open_group(extension: Any, job: Job, ranks: list[int], options: Any, store: 
         at = ", ".join(map(str, sorted(set(config.servers))))
         log.info("group %s: ranks %s on servers %s; collectives %s", config.name, ranks, at, engine)
         if why := job.why_circuits_stay(config):
-            log.info("group %s: its collectives keep the plan's circuits: %s", config.name, why)
+            log.info("group %s: its all-to-alls keep the plan's circuits: %s", config.name, why)
     group = extension.ProcessGroupTopoopt(
         job.session,
         config,

@@ -127,7 +127,7 @@ class Job:
         forwarded = bool(self.wiring.forwarded)
         config.routes = group_routes(self.plan, servers, forwarded=forwarded)
         config.grid = leader_grid(grid_of(self.plan, servers), self.layout, numbers)
-        if servers == list(range(self.plan.cluster.servers)):
+        if len(servers) > 1:
             config.circuits = self._circuits
         return config
 
@@ -138,10 +138,10 @@ class Job:
         return replace(self.cost, all_reduce=())
 
     def why_circuits_stay(self, config: GroupConfig) -> str:
-        """During the collectives of a group, though they move for others; "" if nothing is said."""
-        if config.circuits is not None or self._circuits is None:
-            return ""
+        """During the all-to-alls of a group, though they move for others; "" if they may move."""
         servers = self.plan.cluster.servers
+        if self._circuits is None or config.servers == list(range(servers)):
+            return ""
         return f"they move for groups with one rank on each of the {servers} servers, in order"
 
     @cached_property

@@ -58,7 +58,7 @@ class GroupConfig:
     `rings` and `grid` visit the first member of every server, as indices into `ranks`; an empty
     grid is no torus. `hops` is a HopTable. `routes` are those of the members' frames over other
     servers. `segment_fd` is memory that all members share; -1: none. `circuits` is the
-    CircuitClient of a group whose member i is the only rank of server i.
+    CircuitClient, where each member is the only rank of its server.
     """
 
     def __init__(

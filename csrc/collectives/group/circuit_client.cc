@@ -58,6 +58,7 @@ void CircuitClient::request(uint32_t channel, uint64_t number, const CollectiveT
   std::ostringstream line;
   line << "collective " << channel << " " << number << " " << terms.name << " " << terms.bytes
        << " " << terms.hash << " " << terms.seconds;
+  for (const int server : terms.servers) line << " " << server;
   send(line.str());
 }
 
@@ -113,6 +114,8 @@ void CircuitClient::onLine(const std::string& line) {
     onSchedule(words);
   } else if (what == "blocks") {
     onBlocks(words);
+  } else if (what == "hold" || what == "free") {
+    holdCables(what == "hold");
   } else {
     onAnswer(what, words);
   }
@@ -189,11 +192,17 @@ void CircuitClient::onMove(const CircuitAnswers& call, std::istream& words) {
   call.move(move);
 }
 
+void CircuitClient::holdCables(bool hold) {
+  if (std::exchange(holds_cables_, hold) == hold) return;
+  hold ? endpoint_->holdCables() : endpoint_->letCablesGo();
+}
+
 // Without the service, the state of the circuits is unknown.
 void CircuitClient::lose(const std::string& why) {
   lost_ = why;
   endpoint_->reactor().unwatch(socket_.get());
   socket_.reset();
+  holdCables(false);
   stopAll();
 }
 

@@ -1,19 +1,21 @@
 // This rank's connection to the service that moves the circuits of its job. Each message is a line
 // of words and numbers. When a rank connects, it sends `server NUMBER`, and the service answers
 // with `asks EXCHANGES SECONDS`: whether all-to-alls are requested (1 or 0), and the least
-// predicted time, on the plan's circuits, of other collectives that are. Requests and their
-// answers:
+// predicted time, on the plan's circuits, of other collectives that are. While circuits move for
+// any group, cables of all ranks are not judged: from `hold` to `free`. Requests and their answers:
 //
-//   ask CHANNEL NUMBER BYTES...    an all-to-all with the bytes for each member; answers:
+//   ask CHANNEL NUMBER BYTES...    an all-to-all of all servers, in their order, with the bytes for
+//                                  each member; answers:
 //     stay CHANNEL NUMBER            use the current circuits, then send `done`
 //     schedule ID N...               a schedule, sent once: per topology the number of hops, and
 //                                    sender, receiver, source, target and part of each hop
 //     move CHANNEL NUMBER ID DATA BYTES...
 //                                    use that schedule on channel DATA (from kFirstCircuitChannel;
 //                                    new after each stop); BYTES are all members' sizes, by rows
-//   collective CHANNEL NUMBER NAME BYTES HASH SECONDS
+//   collective CHANNEL NUMBER NAME BYTES HASH SECONDS SERVERS...
 //                                  another collective of BYTES, predicted to take SECONDS on the
-//                                  plan's circuits; HASH has all arguments. The same answers, but:
+//                                  plan's circuits; HASH has all arguments, and SERVERS are those
+//                                  of the members, in their order. The same answers, but:
 //     blocks ID PARTS BLOCKS N...    a schedule, sent once: per topology the number of hops, and
 //                                    sender, receiver, block, part and 1 for a sum of each hop
 //     move CHANNEL NUMBER ID DATA    without sizes
@@ -22,7 +24,7 @@
 //     moved CHANNEL NUMBER TOPOLOGY  its circuits are up
 //     stop CHANNEL NUMBER REASON     they failed, and the plan's circuits are restored; also sent
 //                                    while chunks travel, if circuits were lost
-//   done CHANNEL NUMBER            the all-to-all has ended here
+//   done CHANNEL NUMBER            a collective with the answer `stay` has ended here
 //   lost CHANNEL NUMBER REASON     chunks are not acknowledged; all members get `stop`
 //   leave CHANNEL NUMBER REASON    the group has failed here; the others get `stop`
 
@@ -72,7 +74,8 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
     std::function<void(const std::string& why)> stopped;
   };
 
-  // Owns the descriptor of a connected stream socket. Every collective has `members`.
+  // Owns the descriptor of a connected stream socket. All-to-alls have `members`, one on each
+  // server of the job.
   CircuitClient(std::shared_ptr<Endpoint> endpoint, int fd, int members, Requested requested);
   ~CircuitClient() override;
 
@@ -81,6 +84,8 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
 
   int members() const { return members_; }
   const Requested& requested() const { return requested_; }
+  // Reactor thread only. Whether circuits move for any group: messages to others may be lost.
+  bool circuitsMove() const { return holds_cables_; }
 
   // Reactor thread only. At most one collective of a channel at a time.
   void request(uint32_t channel, uint64_t number, const std::vector<size_t>& bytes,
@@ -90,6 +95,7 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
     size_t bytes;
     uint64_t hash;
     double seconds;
+    const std::vector<int>& servers;  // of the members
   };
   void request(uint32_t channel, uint64_t number, const CollectiveTerms& terms,
                CircuitAnswers call);
@@ -112,6 +118,7 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
   void onBlocks(std::istream& words);
   void onAnswer(const std::string& what, std::istream& words);
   void onMove(const CircuitAnswers& call, std::istream& words);
+  void holdCables(bool hold);
   void lose(const std::string& why);
   void stopAll();
 
@@ -121,6 +128,7 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
   Descriptor socket_;
   std::string received_;  // an incomplete line
   std::string lost_;      // reason; empty: connected
+  bool holds_cables_ = false;
   std::map<uint64_t, std::shared_ptr<const CircuitProgram>> programs_;
   std::map<uint64_t, std::shared_ptr<const BlockProgram>> block_programs_;
   std::map<uint32_t, Open> calls_;  // by channel

@@ -108,6 +108,7 @@ class LinkGroup final : public Group {
 
   // Circuit reconfiguration (link_group_circuits.cc).
   bool asksForCircuits(const Pending& pending) const;
+  bool hasAllServers() const;
   void askForCircuits();
   void onCircuitsStay();
   void onCircuitsMove(const CircuitClient::MoveAnswer& move);

@@ -37,7 +37,7 @@ bool LinkGroup::asksForCircuits(const Pending& pending) const {
     case Collective::kExchange: {
       const CallName name = pending.called.name;
       const bool exchanges = name == CallName::kAllToAll || name == CallName::kAllToAllSingle;
-      return exchanges && requested.exchanges;
+      return exchanges && requested.exchanges && hasAllServers();
     }
     case Collective::kAllReduce:
     case Collective::kAllGather:
@@ -47,6 +47,14 @@ bool LinkGroup::asksForCircuits(const Pending& pending) const {
     default:
       return false;
   }
+}
+
+// Whether member i is on server i of the job.
+bool LinkGroup::hasAllServers() const {
+  for (size_t member = 0; member < config_.servers.size(); ++member) {
+    if (config_.servers[member] != static_cast<int>(member)) return false;
+  }
+  return size() == config_.circuits->members();
 }
 
 void LinkGroup::askForCircuits() {
@@ -68,7 +76,8 @@ void LinkGroup::askForCircuits() {
   const size_t bytes = largest * shape.counts.size() * shape.element_bytes;
   config_.circuits->request(
       config_.channel, number,
-      {nameOf(shape.collective), bytes, pending.called.hash, pending.planned_s}, answers);
+      {nameOf(shape.collective), bytes, pending.called.hash, pending.planned_s, config_.servers},
+      answers);
 }
 
 void LinkGroup::onCircuitsStay() {
@@ -113,7 +122,6 @@ void LinkGroup::onCircuitsMove(const CircuitClient::MoveAnswer& move) {
   pending.setup.channel = move.channel;
   openCircuitChannel(move.channel);
   moving_->chosen = true;
-  endpoint_->holdCables();
   readyWhenQuiet(kMostQuietLooks);
 }
 
@@ -135,7 +143,6 @@ void LinkGroup::readyWhenQuiet(int looks) {
 void LinkGroup::onCircuitsMoved(size_t topology) {
   if (!moving_ || !moving_->chosen || moving_->runs || topology != moving_->topology) return;
   if (topology == moving_->parts.size()) {
-    endpoint_->letCablesGo();
     config_.circuits->finished(config_.channel);
     moving_.reset();
     return endFirst(nullptr);
@@ -173,10 +180,7 @@ void LinkGroup::onCircuitsStopped(const std::string& why) {
   if (!moving_) return;
   const Pending& pending = queue_.front();
   if (moving_->runs) operation_.cancel();
-  if (moving_->chosen) {
-    closeCircuitChannel(why);
-    endpoint_->letCablesGo();
-  }
+  if (moving_->chosen) closeCircuitChannel(why);
   moving_.reset();
   const auto error = std::make_exception_ptr(
       AbortedError(textOf(pending.called, config_.ranks) + " (operation " +
@@ -200,8 +204,11 @@ void LinkGroup::closeCircuitChannel(const std::string& why) {
 
 void LinkGroup::leaveCircuits(const std::string& why) {
   closeCircuitChannel(why);
+  // Collectives that wait until circuits may move must not wait for this group.
+  if (std::exchange(stayed_, false)) {
+    config_.circuits->done(config_.channel, queue_.front().number);
+  }
   if (!moving_) return;
-  if (moving_->chosen) endpoint_->letCablesGo();
   config_.circuits->leave(config_.channel, moving_->number, why);
   moving_.reset();
 }

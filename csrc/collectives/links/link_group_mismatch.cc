@@ -48,6 +48,7 @@ void LinkGroup::onStandstill() {
   const Pending& pending = queue_.front();
   std::set<int> waiting = operation_.waitingFor();
   if (moving_ && !moving_->chosen) {  // the service answers only when all members have requested
+    if (config_.circuits->circuitsMove()) return;  // it may wait for its turn
     waiting = {config_.ranks.begin(), config_.ranks.end()};
     waiting.erase(config_.ranks[config_.rank]);
   }

@@ -34,7 +34,7 @@ from torch_topoopt.reconfiguration.circuit_service import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -226,13 +226,13 @@ def test_a_circuit_that_stays_dark_stops_one_all_to_all(
     move = bench.mover.move
     moves = 0
 
-    def fail_once(number: int) -> None:
+    def fail_once(numbers: Iterable[int]) -> None:
         nonlocal moves
         moves += 1
         if moves == 2:
             bench.mover.restore()
             raise FabricError("no light on 2A-5B after 1 s")
-        move(number)
+        move(numbers)
 
     monkeypatch.setattr(bench.mover, "move", fail_once)
     for error, right in values(bench.run(with_a_dark_circuit)):

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.backend.moving_circuits import SWITCH_VARIABLE, MovingBench, sent_bytes
-from support.backend.ranks import values
+from support.backend.ranks import make_plan, values
 from support.fabric.netns_fixtures import own_state, require_namespaces
 from support.limits import limit_s
 
@@ -21,10 +21,11 @@ from torch_topoopt.fabric.switches.circuits import Difference
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
 from torch_topoopt.reconfiguration.circuit_service import Choice
+from torch_topoopt.reconfiguration.collective_choice import CollectiveChooser
 from torch_topoopt.reconfiguration.collectives.stepped import stepped_collectives
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 SERVERS = 4
@@ -43,7 +44,7 @@ class EveryTopology:
         self.topologies: list[tuple[str, int]] = []
         self._schedules: dict[str, list[Any]] = {}
 
-    def __call__(self, collective: str, total_bytes: int, planned_s: float) -> Choice:
+    def __call__(self, collective: str, total_bytes: int, planned_s: float, members: int) -> Choice:
         if total_bytes < 100:
             return Choice(None, "small")
         if not self._schedules.get(collective):
@@ -153,6 +154,36 @@ def rounded(rank: int, world: int) -> list[bytes]:
     return results
 
 
+GROUPS = ((0, 1), (2, 3), (3, 1), (0, 2), (1, 2, 3), (0, 1, 2, 3))  # also in other orders
+ROUNDS = 3
+
+
+def in_groups(rank: int, world: int) -> list[bool]:
+    """Collectives of groups that share servers, at the same time; ranks call them in different
+    orders."""
+    dist.init_process_group("topoopt")
+    groups = {ranks: dist.new_group(list(ranks)) for ranks in GROUPS}
+    own = [ranks for ranks in GROUPS if rank in ranks]
+    right = []
+    for number in range(ROUNDS):
+        works, checks = [], []
+        for ranks in own[rank % len(own) :] + own[: rank % len(own)]:
+            group = groups[ranks]
+            total = data(rank, ODD + number)
+            works.append(dist.all_reduce(total, group=group, async_op=True))
+            checks.append((total, sum(data(one, ODD + number) for one in ranks)))
+            gathered = torch.zeros(len(ranks) * ODD)
+            works.append(
+                dist.all_gather_into_tensor(gathered, data(rank, ODD), group=group, async_op=True)
+            )
+            checks.append((gathered, torch.cat([data(one, ODD) for one in sorted(ranks)])))
+        for work in works:
+            work.wait()
+        right += [torch.equal(found, expected) for found, expected in checks]
+    dist.destroy_process_group()
+    return right
+
+
 def with_a_fault(rank: int, world: int, cut: Callable[[], None] | None) -> tuple[str, bool]:
     """The first AllReduce fails; the group goes on."""
     dist.init_process_group("topoopt")
@@ -221,6 +252,23 @@ def test_results_are_those_of_gloo_with_every_number_of_topologies(
     assert fabric.fabric.switch().circuits() == set(fabric.mover._circuits(network.links))
 
 
+def test_groups_that_share_servers_take_turns_and_their_results_are_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_namespaces()
+    own_state(tmp_path, monkeypatch)
+    plan = make_plan(SERVERS, 2, gbps=0.02)
+    choices = CollectiveChooser(plan, COSTS.reconfiguration_s, always=True)
+    with contextlib.ExitStack() as stack:
+        fabric = MovingBench(tmp_path, stack, SERVERS, None, None, choices)
+        calls = [2 * ROUNDS * sum(rank in group for group in GROUPS) for rank in range(SERVERS)]
+        assert values(fabric.run(in_groups)) == [[True] * count for count in calls]
+        assert not [ended.error for ended in fabric.ended if ended.error]
+        assert {ended.members for ended in fabric.ended} == {2, 3, 4}
+        network = fabric.plan.network
+        assert fabric.fabric.switch().circuits() == set(fabric.mover._circuits(network.links))
+
+
 def test_blocks_may_have_different_sizes(bench: tuple[MovingBench, EveryTopology]) -> None:
     fabric, choices = bench
     assert values(fabric.run(uneven)) == [[True] * 15] * SERVERS
@@ -240,13 +288,13 @@ def test_a_circuit_that_stays_dark_stops_one_all_reduce(
     move = fabric.mover.move
     moves = 0
 
-    def fail_once(number: int) -> None:
+    def fail_once(numbers: Iterable[int]) -> None:
         nonlocal moves
         moves += 1
         if moves == 1:
             fabric.mover.restore()
             raise FabricError("no light on 2A-5B after 1 s")
-        move(number)
+        move(numbers)
 
     monkeypatch.setattr(fabric.mover, "move", fail_once)
     for error, right in values(fabric.run(_without_a_cut)):

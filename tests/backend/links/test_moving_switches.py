@@ -57,7 +57,7 @@ class Moves:
         self.before: dict[int, Callable[[], Any]] = {}
         self._calls = 0
 
-    def __call__(self, collective: str, total_bytes: int, planned_s: float) -> Choice:
+    def __call__(self, collective: str, total_bytes: int, planned_s: float, members: int) -> Choice:
         self.before.get(self._calls, lambda: None)()
         self._calls += 1
         return Choice(self.schedule, "")
@@ -159,8 +159,8 @@ def test_a_polatis_device_moves_circuits_and_its_restart_is_survived(
 
 def first_circuit(bench: MovingBench, moves: Moves) -> Circuit:
     """Of the first topology, and not of the plan."""
-    number = bench.mover.prepare(moves.schedule.links[0].tolist())
-    circuits = bench.mover._circuits(bench.mover._topologies[number])
+    number = bench.mover.prepare(dict(enumerate(moves.schedule.links[0].tolist())))
+    circuits = bench.mover._circuits(bench.mover._topologies[number].links)
     of_plan = bench.mover._circuits(bench.plan.network.links)
     bench.mover.close()  # the thread of the service opens its own connections
     return next(circuit for circuit in circuits if circuit not in of_plan)

@@ -141,7 +141,8 @@ class Mover {
     if (asks && rows_.size() == kSize) return choose(name, what == "collective");
     if (what == "ready" && said_[what + " " + name + " " + rest].size() == kSize) {
       if (answer_ == "stop " + rest) return stop(name, "the circuits stay dark");
-      const std::string moved = "moved " + name + " " + rest + "\n";
+      std::string moved = "moved " + name + " " + rest + "\n";
+      if (rest == "2") moved += "free\n";  // the plan's circuits, after two topologies
       if (answer_ == "cut " + rest) return stop(name, "the circuits are lost", moved);
       notify(moved);
     }
@@ -149,7 +150,7 @@ class Mover {
 
   void stop(const std::string& name, const std::string& why, const std::string& before = "") {
     ++channel_;
-    notify(before + "stop " + name + " " + why + "\n");
+    notify(before + "stop " + name + " " + why + "\nfree\n");
   }
 
   void choose(const std::string& name, bool collective) {
@@ -159,6 +160,7 @@ class Mover {
     rows_.clear();
     if (answer_ == "ignore") return;
     if (answer_ == kStay) return notify("stay " + name + "\n");
+    notify("hold\n");
     if (collective) {
       return notify(blocks() + "move " + name + " 2 " + std::to_string(channel_) + "\n");
     }

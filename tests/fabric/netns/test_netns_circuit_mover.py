@@ -19,7 +19,7 @@ from torch_topoopt.fabric.netns.options import NetnsOptions
 from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from torch_topoopt.fabric.netns.circuit_mover import NetnsCircuitMover
@@ -30,6 +30,7 @@ SIZE_BYTES = 200_000
 SHIFTS = ((1, 2), (2, 3), (4, 2))
 LIMIT_S = limit_s(20.0)
 Pair = tuple[int, int]
+Targets = dict[int, list[int]]
 
 
 class Wired:
@@ -92,8 +93,13 @@ def wired(
         yield Wired(fabric, stack), mover
 
 
-def targets(shifts: tuple[int, ...]) -> list[list[int]]:
-    return [[(server + shift) % SERVERS for shift in shifts] for server in range(SERVERS)]
+def targets(shifts: tuple[int, ...], servers: Sequence[int] = range(SERVERS)) -> Targets:
+    """Shifts within a group of servers."""
+    n = len(servers)
+    return {
+        server: [servers[(place + shift) % n] for shift in shifts]
+        for place, server in enumerate(servers)
+    }
 
 
 def check_direct(wired: Wired, shifts: tuple[int, ...]) -> None:
@@ -113,7 +119,7 @@ def test_connections_that_stay_open_follow_the_circuits(
     numbers = [mover.prepare(targets(shifts)) for shifts in SHIFTS]
     assert numbers == [0, 1, 2]
     for number in (0, 1, 2, 0):
-        mover.move(number)
+        mover.move([number])
         check_direct(servers, SHIFTS[number])
     mover.restore()
     for source, target in itertools.permutations(range(SERVERS), 2):
@@ -124,7 +130,7 @@ def test_every_pair_is_reached_over_relays_meanwhile(
     wired: tuple[Wired, NetnsCircuitMover],
 ) -> None:
     servers, mover = wired
-    mover.move(mover.prepare(targets((1, 2))))
+    mover.move([mover.prepare(targets((1, 2)))])
     for source, target in itertools.permutations(range(SERVERS), 2):
         servers.send(source, target)
 
@@ -148,12 +154,12 @@ def test_a_circuit_that_stays_dark_brings_the_circuits_of_the_plan_back(
     monkeypatch.setattr(switch, "_add_rule", stick)
     before = switch.circuits()
     with refused(FabricError, "2A"):
-        mover.move(number)
+        mover.move([number])
     assert switch.circuits() == before
     for source, target in itertools.permutations(range(SERVERS), 2):
         servers.send(source, target)
     broken.clear()
-    mover.move(number)
+    mover.move([number])
     check_direct(servers, (1, 2))
 
 
@@ -161,6 +167,33 @@ def test_topologies_that_do_not_fit_are_refused(wired: tuple[Wired, NetnsCircuit
     _, mover = wired
     with refused(FabricError, 2, "targets", 5):
         mover.prepare(targets((1, 2, 3)))
+    with refused(FabricError, 3):
+        mover.prepare({0: [3], 1: [0]})
+    both = [mover.prepare(targets((1,), servers)) for servers in ((0, 1), (1, 2))]
+    with refused(FabricError, 1, "two"):
+        mover.move(both)
+
+
+def test_groups_of_different_servers_move_one_after_the_other(
+    wired: tuple[Wired, NetnsCircuitMover],
+) -> None:
+    servers, mover = wired
+    first, second = (mover.prepare(targets((1,), group)) for group in ((1, 3), (0, 2, 4)))
+    plan = {(link.source, link.target) for link in mover._plan.network.links}
+    for numbers, groups in [
+        ([first], [(1, 3)]),
+        ([first, second], [(1, 3), (0, 2, 4)]),
+        ([second], [(0, 2, 4)]),
+        ([], []),
+    ]:
+        mover.move(numbers)
+        moved = {server for group in groups for server in group}
+        pairs = {pair for group in groups for pair in itertools.permutations(group, 2)}
+        pairs |= {pair for pair in plan if moved.isdisjoint(pair)}
+        for source, target in sorted(pairs):
+            servers.send(source, target)
+    for source, target in itertools.permutations(range(SERVERS), 2):
+        servers.send(source, target)
 
 
 def test_a_fabric_that_cannot_move_says_why(

@@ -7,8 +7,10 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+import mesh_training
 import numpy as np
 import pytest
+from support.backend.ranks import run_bare_ranks, values
 from support.fabric.netns_fixtures import own_state, require_namespaces
 from support.refusals import refused
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from support.launcher import Launcher
 
 SERVERS, CALLS = 3, 2
+MESH = {"tensor": 2, "hidden": 32, "batch": 8, "steps": 2}
 SCRIPT = f"""
 import torch
 import torch.distributed as dist
@@ -59,12 +62,12 @@ def test_choices_of_one_kind_are_printed_once_for_each_power_of_two(
     ]:
         choice = Choice(None, why, kind=kind)
         all_to_alls.add(MovedExchange(np.array([[0, size], [0, 0]]), choice, 1.0, 0.5))
-    all_to_alls.add(MovedCollective("all_reduce", 600, choice, 1.0, 0.5, "no light"))
+    all_to_alls.add(MovedCollective("all_reduce", 600, 2, choice, 1.0, 0.5, "no light"))
     printed = [line.strip().split(": ", 1) for line in capsys.readouterr().out.splitlines()]
     assert [why for _, why in printed] == [
         f"moving is faster: {seconds} s" for seconds in ("6", "4", "60", "60")
     ]
-    assert printed[-1][0] == "all_reduce of 600 B"
+    assert printed[-1][0] == "all_reduce of 600 B by 2 ranks"
     assert all_to_alls.counts == alltoall.MoveCounts(stayed=4)
     assert all_to_alls.others == alltoall.MoveCounts(stopped=1)
 
@@ -94,6 +97,31 @@ def test_circuits_move_as_it_was_asked_for_and_the_report_shows_it(
     page = (tmp_path / summary["report"]).read_text()
     assert ("reconfigure was requested" in page) is (moved > 0)
     assert "are not shown" not in page
+
+
+def in_gloo(rank: int, world: int) -> list[float]:
+    return mesh_training.train(**MESH, backend="gloo")[0]
+
+
+def test_tensor_and_data_groups_train_on_circuits_that_move(
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_namespaces()
+    own_state(tmp_path, monkeypatch)
+    options = ("--fabric", "netns", "--servers", "4", "--degree", "2", "--bandwidth", "50Mbps")
+    options += ("--relay", "kernel", "--switch-delay", "0.005", "--collectives", "reconfigure")
+    script = [mesh_training.__file__, *(f"--{name}={value}" for name, value in MESH.items())]
+    done = launcher.run("run", *options, "--json", *script, "--output", "losses.json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    # In each step: all groups add results of both layers, forward, and gather and scatter.
+    assert summary["collectives"]["moved"] >= 4 * 3 * MESH["steps"]
+    assert summary["collectives"]["stopped"] == 0
+    losses = json.loads((tmp_path / "losses.json").read_text())["losses"]
+    expected = values(run_bare_ranks(4, in_gloo))[0]
+    assert losses == pytest.approx(expected, abs=1e-5)
+    page = (tmp_path / summary["report"]).read_text()
+    assert "reduce_scatter" in page
 
 
 def check_measured(launcher: Launcher, file: Path) -> None:

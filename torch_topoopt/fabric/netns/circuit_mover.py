@@ -1,10 +1,13 @@
 """Moves the circuits of a running job through a sequence of topologies, and back to the plan's.
 
-Connections stay open. Every host has a routing table for each topology, written in advance, with
-fixed neighbour entries. Routes name ports by addresses that no interface has. One rule per host
-selects the current topology's table. So the packets of a connection between two servers, or between
-ports of the plan's cables, use their circuit, or else the shortest path; acknowledgements follow
-their own shortest path back.
+A topology has the servers of one group. Several can be installed at the same time, on different
+servers. Circuits of the plan stay between servers without a topology; others are dark.
+
+Connections stay open. Every host has a routing table for each of its topologies, written in
+advance, with fixed neighbour entries. Routes name ports by addresses that no interface has. One
+rule per host selects the current topology's table. So the packets of a connection between two
+servers of a topology, or between ports of the plan's cables, use their circuit, or else the
+shortest path; acknowledgements follow their own shortest path back.
 
 The switch may be any driver with one circuit for each direction. Another device than the emulated
 switch must steer the light between the hosts' ports (tests/backend/links/test_moving_switches.py).
@@ -13,6 +16,8 @@ switch must steer the light between the hosts' ports (tests/backend/links/test_m
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric.netns import kernel as netns_kernel
@@ -26,7 +31,7 @@ from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from torch_topoopt.fabric.netns.layout import NetnsLayout
     from torch_topoopt.fabric.switches.light_watch import LightWatch
@@ -34,7 +39,26 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Link, Plan
 
 _TABLE = 2000  # of the first topology
+_MOST_RETRANSMISSION_MS = 1000  # the least that Linux allows
 _PRIORITY = 500  # of the rule: before those of relays and of the plan's routes
+
+
+def retransmit_soon() -> None:
+    """Limits the time between retransmissions of connections that are opened afterwards.
+
+    While circuits of a group move, packets to other servers are lost. TCP would double the time
+    after each loss, and wait on when the circuits are back.
+    """
+    ipv4 = Path("/proc/sys/net/ipv4")
+    (ipv4 / "tcp_thin_linear_timeouts").write_text("1")
+    with contextlib.suppress(FileNotFoundError):  # Linux before 6.15
+        (ipv4 / "tcp_rto_max_ms").write_text(str(_MOST_RETRANSMISSION_MS))
+
+
+@dataclass(frozen=True)
+class _Topology:
+    servers: frozenset[int]
+    links: tuple[Link, ...]
 
 
 class NetnsCircuitMover:
@@ -71,43 +95,48 @@ class NetnsCircuitMover:
         }
         self._fence = Fence(frozenset(end for ends in self._fibres.values() for end in ends))
         self._addresses = layout.port_addresses(fabric_links.connections(plan))
-        self._topologies: list[tuple[Link, ...]] = []
+        self._topologies: list[_Topology] = []
         self._written: set[int] = set()  # topologies whose routes the hosts have
         self._named: set[Link] = set()  # whose far ends the hosts have neighbour entries for
         self._selected: dict[int, int] = {}  # server -> the topology whose rule is set there
+        for server in self._servers:
+            netns_kernel.inside(layout.namespace(server), retransmit_soon)
         self._opened = contextlib.ExitStack()
         self._hosts: dict[int, Any] = {}  # server -> an IPRoute in its namespace
 
-    def prepare(self, targets: Sequence[Sequence[int]]) -> int:
-        """Writes the routes of another topology for later; returns its number.
+    def prepare(self, targets: Mapping[int, Sequence[int]]) -> int:
+        """Writes the routes of a topology of some servers for later; returns its number.
 
         Port p of server s sends to `targets[s][p]`; s itself, or no entry, means an unused port.
         """
-        degree = self._plan.cluster.degree
-        if len(targets) != len(self._servers) or any(len(ports) > degree for ports in targets):
+        degree, servers = self._plan.cluster.degree, frozenset(targets)
+        if not servers <= set(self._servers) or any(len(p) > degree for p in targets.values()):
             raise FabricError(
-                f"links: expected {degree} targets at most for each of {len(self._servers)} servers"
+                f"links: expected {degree} targets at most for some of {len(self._servers)} servers"
             )
-        targets = [
-            [*ports, *[server] * (degree - len(ports))] for server, ports in enumerate(targets)
-        ]
-        before = self._topologies[-1] if self._topologies else self._plan.network.links
-        links = moved_links(targets, before)
-        self._topologies.append(links)
+        for server, ports in targets.items():
+            if outside := set(ports) - servers:
+                raise FabricError(
+                    f"links[{server}]: server {min(outside)} is not one of the topology"
+                )
+        rows = [list(targets.get(server, ())) for server in self._servers]
+        for server, ports in enumerate(rows):
+            ports += [server] * (degree - len(ports))
+        like = [one.links for one in self._topologies if one.servers == servers]
+        links = moved_links(rows, like[-1] if like else self._plan.network.links)
+        self._topologies.append(_Topology(servers, links))
         number = len(self._topologies) - 1
         self._write_routes(number)
         return number
 
-    def move(self, number: int) -> None:
-        """Moves to a prepared topology; returns when all of its circuits are up.
+    def move(self, numbers: Iterable[int]) -> None:
+        """Moves to exactly these prepared topologies, which have different servers; returns when
+        all of their circuits are up.
 
         On failure it restores the plan's circuits; the error reports if that failed, too.
         """
         try:
-            if number not in self._written:
-                self._write_routes(number)
-            self._select(number)
-            self._configure(self._topologies[number])
+            self._install(sorted(numbers))
         except BaseException as error:
             try:
                 self.restore()
@@ -117,16 +146,34 @@ class NetnsCircuitMover:
 
     def restore(self) -> None:
         """Moves to the circuits and routes of the plan; does nothing if they are current."""
-        self._select(None)
-        self._configure(self._plan.network.links)
+        self._install(())
+
+    def _install(self, numbers: Sequence[int]) -> None:
+        moved: dict[int, int] = {}  # server -> its topology
+        links: list[Link] = []
+        for number in numbers:
+            topology = self._topologies[number]
+            if both := topology.servers & moved.keys():
+                raise FabricError(f"links: server {min(both)} is in two topologies")
+            if number not in self._written:
+                self._write_routes(number)
+            moved |= dict.fromkeys(topology.servers, number)
+            links += topology.links
+        links += [
+            link
+            for link in self._plan.network.links
+            if link.source not in moved and link.target not in moved
+        ]
+        self._select(moved)
+        self._configure(links)
 
     def events(self) -> socket.socket:
         """Readable when something may have changed at the switch's ports or circuits."""
         return self._watch.events()
 
     def lost(self, number: int) -> str:
-        """The circuits of the current topology that are down, as text; "" if none is."""
-        dark = self._watch.dark(self._circuits(self._topologies[number]))
+        """The circuits of an installed topology that are down, as text; "" if none is."""
+        dark = self._watch.dark(self._circuits(self._topologies[number].links))
         if not dark:
             return ""
         self._written.clear()  # the kernel removes the routes of a port that goes down
@@ -157,8 +204,9 @@ class NetnsCircuitMover:
             raise FabricError(f"netns: server {server}: {error}") from None
 
     def _write_routes(self, number: int) -> None:
-        firsts = first_links(len(self._servers), self._topologies[number])
-        for server in self._servers:
+        topology = self._topologies[number]
+        firsts = first_links(len(self._servers), topology.links)
+        for server in sorted(topology.servers):
             with self._host(server) as route:
                 self._write(route, server, firsts[server], _TABLE + number)
         self._written.add(number)
@@ -191,10 +239,11 @@ class NetnsCircuitMover:
                 if of == other:
                     route.route("replace", dst=f"{address}/32", **entry)
 
-    def _select(self, number: int | None) -> None:
-        """Selects a topology's table: adds the new rule first, so that there is always a route."""
+    def _select(self, numbers: Mapping[int, int]) -> None:
+        """Selects a topology's table for some servers, and the plan's for all others: adds the new
+        rule first, so that there is always a route."""
         for server in self._servers:
-            before = self._selected.get(server)
+            number, before = numbers.get(server), self._selected.get(server)
             if before == number:
                 continue
             with self._host(server) as route:
