@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torch_topoopt.supervision.statuses import Status
 
 _INTERVAL_S = 0.5
+_OPEN_S = 6.0  # for ranks to open a moved link and to write their status
 
 
 def add_options(group: argparse._ActionsContainer) -> None:
@@ -65,7 +66,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 class LostCables:
-    """Finds links that are lost for `limit_s` seconds, and again as long after each attempt."""
+    """Finds links that are lost for `limit_s` seconds, and again some time after each attempt."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -86,7 +87,7 @@ class LostCables:
         """The links to move now, and how long they have been lost."""
         due = {link: now_s - self._since[link] for link, at in self._due_at.items() if at <= now_s}
         for link in due:
-            self._due_at[link] = now_s + self._limit_s
+            self._due_at[link] = now_s + max(self._limit_s, _OPEN_S)
         return due
 
 
@@ -121,15 +122,15 @@ class CableMover:
         self._unmoved: set[Link] = set()  # reported once until they are back
         self._warned: set[str] = set()
 
-    def look(self) -> None:
+    def look(self, now_s: float) -> None:
+        """`now_s` is of a monotonic clock."""
         lost = self._lost()
-        now_s = time.monotonic()
         for link, lost_s in self._cables.look(lost, now_s).items():
             self._circuits.is_back(link)
             self._unmoved.discard(link)
             if link in self._moved:
                 self._moved.discard(link)
-                self._record(link, f"is open again, {format_seconds(lost_s)} after its loss")
+                self._record(link, f"is back, {format_seconds(lost_s)} after its loss")
         for link, lost_s in self._cables.due(now_s).items():
             try:
                 self._note(self._circuits.move(link), lost_s)
@@ -191,7 +192,7 @@ def watching(
 
     def watch() -> None:
         while not over.wait(_INTERVAL_S):
-            mover.look()
+            mover.look(time.monotonic())
 
     thread = threading.Thread(target=watch, name="topoopt spare ports", daemon=True)
     thread.start()

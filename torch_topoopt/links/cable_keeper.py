@@ -5,8 +5,8 @@ open while the job runs, and both authenticate (handshake.py). Frames in flight 
 resent over other links (csrc/transport/endpoint/local_cables.h).
 
 A link that stays lost may have got another circuit, between spare ports of its two servers
-(fabric/switches/spare_circuits.py). So after `SPARE_VARIABLE` seconds its source tries these in
-turn.
+(fabric/switches/spare_circuits.py). So after `SPARE_VARIABLE` seconds its source tries all of them
+at once: at most one pair of ports has a circuit.
 
 A cable in use may also move to another source port, and so to another path of a switched network:
 the old connection is used until both ends have the new one.
@@ -21,6 +21,7 @@ import queue
 import threading
 import time
 import weakref
+from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 from torch_topoopt.environment import SPARE_VARIABLE
@@ -29,6 +30,8 @@ from torch_topoopt.links.handshake import Handshakes
 from torch_topoopt.links.sockets import connections, describe, ends_of, link_of
 
 if TYPE_CHECKING:
+    import socket
+
     from torch_topoopt.links.identity import Ends, Identity
     from torch_topoopt.links.proof import Outcome
     from torch_topoopt.links.sockets import PortPair, ServerPorts
@@ -103,12 +106,11 @@ class CableKeeper:
         self._moving: set[Ends] = set()
         every = (ends_of(link, k) for link in connections(plan) for k in range(ports.per_link))
         self._number = {ends: i for i, ends in enumerate(every)}
-        self._dialling: set[Ends] = set()
+        self._dialling: Counter[Ends] = Counter()  # unfinished attempts
+        self._opened: set[Ends] = set()  # by one of these attempts
         self._not_before: dict[Ends, float] = {}
         self._lost_since: dict[Ends, float] = {}
-        self._attempts: dict[Ends, int] = {}  # since the loss, after the limit
-        self._between: dict[Ends, PortPair] = {}  # where the current, or last, attempt leads
-        self._open_between: dict[Ends, PortPair] = {}  # the last success, if it was not planned
+        self._open_between: dict[Ends, PortPair] = {}  # the last success after a loss
         self._spare_after_s = spare_limit_s()
         self._closing = False
         self._handshakes = Handshakes(identity)
@@ -154,30 +156,26 @@ class CableKeeper:
         wanted = [ends for ends in outgoing if self._number[ends] in lost]
         now = time.monotonic()
         self._lost_since = {ends: self._lost_since.get(ends, now) for ends in wanted}
-        self._attempts = {ends: self._attempts.get(ends, 0) for ends in wanted}
         for ends in wanted:
-            if ends in self._dialling or self._not_before.get(ends, 0.0) > now:
+            if self._dialling[ends] or self._not_before.get(ends, 0.0) > now:
                 continue
             self._not_before[ends] = now + _RETRY_S
-            self._between[ends] = between = self._next_pair(ends, now)
-            try:
-                self._ports.dial(ends, self._handshakes, _DIAL_TIMEOUT_S, between)
-            except OSError as error:  # the interface is down, or has lost its address
-                log.debug("link from %s: %s", ends, error.strerror)
-            else:
-                self._dialling.add(ends)
+            self._opened.discard(ends)
+            for between in self._pairs(ends, now):
+                try:
+                    self._ports.dial(ends, self._handshakes, _DIAL_TIMEOUT_S, between)
+                except OSError as error:  # the interface is down, or has lost its address
+                    log.debug("link from %s: %s", ends, error.strerror)
+                else:
+                    self._dialling[ends] += 1
         return _RETRY_S if wanted else float("inf")
 
-    def _next_pair(self, ends: Ends, now: float) -> PortPair:
-        """The ports of the next attempt: those of the last success, or all in turn after the
-        limit."""
+    def _pairs(self, ends: Ends, now: float) -> list[PortPair]:
+        """The ports to try: those of the last success, after the limit all."""
         pairs = self._ports.port_pairs(link_of(ends))
-        first = self._open_between.get(ends, pairs[0])
         if now - self._lost_since[ends] < self._spare_after_s:
-            return first
-        number = self._attempts[ends]
-        self._attempts[ends] += 1
-        return [first, *(pair for pair in pairs if pair != first)][number % len(pairs)]
+            return [self._open_between.get(ends, pairs[0])]
+        return pairs
 
     def _begin_moves(self, session: CableSession, lost: list[int]) -> float:
         """Dials cables to move, in use or lost; returns seconds until the next one is due."""
@@ -186,7 +184,7 @@ class CableKeeper:
             wanted.append(self._to_move.get())
         for ends in dict.fromkeys(wanted):
             number = self._number[ends]
-            if ends in self._dialling:
+            if self._dialling[ends]:
                 self._postponed.append(ends)  # until the current attempt wakes this thread
             elif number in lost:
                 pass
@@ -200,7 +198,8 @@ class CableKeeper:
                     session.end_move(number)
                     self._note_degraded(ends, str(error.strerror or error))
                 else:
-                    self._dialling.add(ends)
+                    self._opened.discard(ends)
+                    self._dialling[ends] += 1
                     self._moving.add(ends)
         return _RETRY_S if self._postponed else float("inf")
 
@@ -213,9 +212,10 @@ class CableKeeper:
                 self._note_degraded(ends, "it is slow")
         self._slow = slow
 
-    def _note_ports(self, ends: Ends) -> None:
+    def _note_ports(self, ends: Ends, connection: socket.socket) -> None:
         """A lost link is open again."""
-        link, (near, far) = link_of(ends), self._between[ends]
+        link = link_of(ends)
+        near, far = self._ports.pair_of(link, connection)
         moved = (near.port, far.port) != (link.source_port, link.target_port)
         if moved and self._open_between.get(ends) != (near, far):
             log.warning(
@@ -229,28 +229,29 @@ class CableKeeper:
             self._watcher.degraded(link_of(ends), why)
 
     def _use(self, outcome: Outcome) -> None:
-        dialled = None if outcome.accepted else outcome.ends
-        if dialled not in self._dialling:
-            dialled = None
+        dialled = None if outcome.accepted or not self._dialling[outcome.ends] else outcome.ends
         number = self._number[outcome.ends]
         session = self._session()
         if outcome.connection is None:
             log.debug("%s", outcome.error)
             if dialled in self._moving and session is not None:
                 session.end_move(number)
-        elif session is None:
+        elif session is None or dialled in self._opened:
             outcome.connection.close()
         else:
+            if dialled is not None:
+                self._opened.add(dialled)
+                if dialled not in self._moving:
+                    self._note_ports(dialled, outcome.connection)
             key = outcome.key if self._encrypted else b""
             session.replace_cable(number, outcome.connection.detach(), key)
         if dialled is None:
             return
-        self._dialling.discard(dialled)
-        if outcome.connection is not None and dialled not in self._moving:
-            self._note_ports(dialled)
+        self._dialling[dialled] -= 1
         self._moving.discard(dialled)
         if outcome.connection is None:
-            self._note_degraded(dialled, outcome.error)
+            if dialled not in self._opened and not self._dialling[dialled]:
+                self._note_degraded(dialled, outcome.error)
         elif self._watcher is not None:
             self._watcher.moved(link_of(dialled))
 

@@ -91,9 +91,13 @@ class SpareCircuits:
     def links(self) -> tuple[Link, ...]:
         return tuple(self._cables)
 
+    def circuits_of(self, link: Link) -> tuple[Circuit, ...]:
+        """The current ones."""
+        return self._circuits(self._cables[link])
+
     def dark(self) -> set[Link]:
         """The links whose circuits are down."""
-        circuits = {link: self._circuits(cable) for link, cable in self._cables.items()}
+        circuits = {link: self.circuits_of(link) for link in self._cables}
         found = set()
         for name, (_, watch) in self._switches.items():
             own = {link for link, (end, _) in self._cables.items() if end.switch == name}
