@@ -165,21 +165,12 @@ class ClusterSite:
 
         file, server = self.choice.file, self.choice.server
 
-        host = NamespaceHost()
-
         def on_cables(file: ClusterFile) -> FabricDriver:
-            return StaticFabric(file, server, self._meeting, host)
+            return StaticFabric(file, server, self._meeting, NamespaceHost())
 
         if not file.switches:
             return on_cables(file)
-        return SwitchedFabric(
-            file,
-            server,
-            self._meeting,
-            on_cables,
-            folder=snapshots,
-            interfaces=host.interfaces,
-        )
+        return SwitchedFabric(file, server, self._meeting, on_cables, folder=snapshots)
 
     def attempt(self, run_id: str) -> HostsAttempt:
         """The next start of the ranks. A restart has a new store, since the old one still has the

@@ -15,13 +15,14 @@ import socket
 import struct
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from torch_topoopt.links.addresses import (
     family_of,
     far_endpoint,
+    interface_of,
     own_endpoint,
     stay_on_cable,
     without_zone,
@@ -245,6 +246,11 @@ def _leave_bbr(connection: socket.socket) -> None:
             return
 
 
+def with_interface(port: PortAddress) -> PortAddress:
+    """A port of this host with the interface that has its address, if the wiring names none."""
+    return replace(port, interface=port.interface or interface_of(port.address))
+
+
 PortPair: TypeAlias = "tuple[PortAddress, PortAddress]"  # of the source and of the target
 
 
@@ -281,6 +287,7 @@ class ServerPorts:
         self._listeners = dict(listeners)
         self._expected: dict[tuple[str, int], list[Link]] = {}
         self._kept = False
+        self._spares = [with_interface(port) for port in wiring.spares_of(server)]
 
     def __enter__(self) -> ServerPorts:
         return self
@@ -305,7 +312,7 @@ class ServerPorts:
         for link in self._incoming:
             with _naming(link):
                 self._listen(self._addresses[link.target, link.target_port], [link])
-        for spare in self._wiring.spares_of(self._server) if self._incoming else ():
+        for spare in self._spares if self._incoming else ():
             try:
                 self._listen(spare, self._incoming)
             except OSError as error:
@@ -344,11 +351,11 @@ class ServerPorts:
         handshakes.dial(ends, f"link from {ends}", connection, timeout_s)
 
     def port_pairs(self, link: Link) -> list[PortPair]:
-        """The ports between which `link` may be open: the planned ones, both ends on spare ports,
-        then one end."""
+        """The ports between which an outgoing `link` may be open: the planned ones, both ends on
+        spare ports, then one end."""
         near, *near_spares = (
             self._addresses[link.source, link.source_port],
-            *self._wiring.spares_of(link.source),
+            *self._spares,
         )
         far, *far_spares = (
             self._addresses[link.target, link.target_port],

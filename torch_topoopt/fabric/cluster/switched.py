@@ -23,7 +23,7 @@ from torch_topoopt.links.sockets import connections
 from torch_topoopt.links.wiring import PortAddress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from torch_topoopt.fabric.cluster.switches import SwitchProgress
@@ -45,8 +45,7 @@ class SwitchedFabric:
     """Driver of the fabric "switched", on every host; server 0's configures the switches.
 
     `verify` returns the driver that verifies plugged cables, for the cluster file with the new
-    circuits. `folder`, `timeout_s` and `progress`: see Switches.configure. `interfaces` returns
-    this host's interface of each address.
+    circuits. `folder`, `timeout_s` and `progress`: see Switches.configure.
     """
 
     name = "switched"
@@ -61,7 +60,6 @@ class SwitchedFabric:
         open_switch: Callable[[SwitchEntry], CircuitSwitch] = open_switch,
         timeout_s: float | None = None,
         folder: Path | None = None,
-        interfaces: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._file = file
         self._server = server
@@ -71,7 +69,6 @@ class SwitchedFabric:
         self._timeout_s = timeout_s
         self._folder = folder
         self.progress: SwitchProgress | None = None
-        self._interfaces = interfaces
         self._verified: FabricDriver | None = None
         self._wired: ClusterFile | None = None  # with the cables of the current circuits
 
@@ -156,14 +153,13 @@ class SwitchedFabric:
             driver.close()
             raise
         self._verified, self._wired = driver, file
-        interfaces = self._interfaces()
         listens = {port.server: wiring.tcp_port_of(port) for port in wiring.ports}
         spares = tuple(
             PortAddress(
                 *(server, port, entry.ip, None),
                 tcp_port=listens[server],
                 speed_gbps=entry.gbps,
-                interface=entry.interface or interfaces.get(entry.ip),
+                interface=entry.interface,
             )
             for server, port, end in spare_ports(self._file, file)
             for entry in [self._file.ports[end][1]]
