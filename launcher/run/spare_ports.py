@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch_topoopt.fabric.driver import FabricDriver
-    from torch_topoopt.fabric.switches.spare_circuits import CableMove, SpareCircuits
+    from torch_topoopt.fabric.switches.spare_circuits import SpareMove, SpareCircuits
     from torch_topoopt.plan import Link, Plan
     from torch_topoopt.runtime.metrics import MetricsWriter
     from torch_topoopt.supervision.statuses import Status
@@ -149,7 +149,7 @@ class CableMover:
             self._warn(f"the switch cannot be watched: {error}")
         return lost
 
-    def _note(self, move: CableMove, lost_s: float) -> None:
+    def _note(self, move: SpareMove, lost_s: float) -> None:
         link = move.link
         after = f"lost for {format_seconds(lost_s)}"
         if move.moved:
@@ -160,7 +160,7 @@ class CableMover:
             self._unmoved.add(link)
             self._record(link, f"is {after}, and was not moved: {move.why}", move)
 
-    def _record(self, link: Link, what: str, move: CableMove | None = None) -> None:
+    def _record(self, link: Link, what: str, move: SpareMove | None = None) -> None:
         text = f"{_name(link)} {what}"
         ports = [] if move is None else [[end.server, end.port] for end in move.after]
         self._metrics.write("cable", what=text, moved=bool(move and move.moved), ports=ports)

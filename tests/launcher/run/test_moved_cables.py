@@ -14,7 +14,7 @@ from support.limits import limit_s
 from support.refusals import refused
 
 from torch_topoopt.environment import SPARE_VARIABLE
-from torch_topoopt.fabric.switches.spare_circuits import CableMove, SwitchPort
+from torch_topoopt.fabric.switches.spare_circuits import SpareMove, SwitchPort
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import spare_ports
 from torch_topoopt.launcher.run.spare_ports import CableMover, LostCables, lost_links
@@ -83,13 +83,13 @@ class Circuits:
     def __init__(self) -> None:
         self.links = (FIRST, SECOND)
         self.dark_ones: set[Link] = set()
-        self.moves: list[CableMove | FabricError] = []
+        self.moves: list[SpareMove | FabricError] = []
         self.back: list[Link] = []
 
     def dark(self) -> set[Link]:
         return self.dark_ones
 
-    def move(self, link: Link) -> CableMove:
+    def move(self, link: Link) -> SpareMove:
         move = self.moves.pop(0)
         if isinstance(move, FabricError):
             raise move
@@ -109,7 +109,7 @@ def test_moves_failures_and_the_return_are_recorded_once(
     circuits: Any = Circuits()
     metrics = MetricsWriter(tmp_path / "metrics.jsonl", 0.0)
     mover = CableMover(circuits, JobFolder(tmp_path), metrics, 0.0)
-    stays = CableMove(FIRST, cable(0, 0), cable(0, 0), 0.0, "there are no spare ports")
+    stays = SpareMove(FIRST, cable(0, 0), cable(0, 0), 0.0, "there are no spare ports")
     circuits.moves = [FabricError("ocs0: no answer"), stays, stays]
     circuits.moves.append(replace(stays, after=cable(2, 3), why=""))
     circuits.dark_ones = {FIRST}

@@ -46,7 +46,7 @@ SwitchedCable: TypeAlias = "tuple[SwitchPort, SwitchPort]"  # the ends of the so
 
 
 @dataclass(frozen=True)
-class CableMove:
+class SpareMove:
     """The ends of the cable of `link` now, `seconds` after the request.
 
     If they are those of before, `why` says why it was not moved, else why other ports were not
@@ -105,7 +105,7 @@ class SpareCircuits:
             found |= {link for link in own if dark & set(circuits[link])}
         return found
 
-    def move(self, link: Link) -> CableMove:
+    def move(self, link: Link) -> SpareMove:
         """Gives the cable of `link` circuits between other ports: both ends on spare ones, else one
         end.
 
@@ -118,7 +118,7 @@ class SpareCircuits:
         possible = self._possible(link)
         if not possible:
             why = f"there are no spare ports for it on {before[0].switch}"
-            return CableMove(link, before, before, 0.0, why)
+            return SpareMove(link, before, before, 0.0, why)
         switch, _ = self._switches[before[0].switch]
         old = self._circuits(before)
         configure(switch, (), _fence_of(old), timeout_s=self._limit_s)
@@ -131,9 +131,9 @@ class SpareCircuits:
                 reasons.append(str(error))
                 continue
             self._cables[link] = cable
-            return CableMove(link, before, cable, time.monotonic() - began, "; ".join(reasons))
+            return SpareMove(link, before, cable, time.monotonic() - began, "; ".join(reasons))
         switch.apply(Difference((), old))
-        return CableMove(link, before, before, time.monotonic() - began, "; ".join(reasons))
+        return SpareMove(link, before, before, time.monotonic() - began, "; ".join(reasons))
 
     def is_back(self, link: Link) -> None:
         """The link is open again, so after its next loss all ports may be tried."""
