@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch_topoopt.fabric.driver import FabricDriver
-    from torch_topoopt.fabric.switches.spare_circuits import SpareMove, SpareCircuits
+    from torch_topoopt.fabric.switches.spare_circuits import SpareCircuits, SpareMove
     from torch_topoopt.plan import Link, Plan
     from torch_topoopt.runtime.metrics import MetricsWriter
     from torch_topoopt.supervision.statuses import Status

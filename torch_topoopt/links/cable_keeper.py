@@ -5,8 +5,8 @@ open while the job runs, and both authenticate (handshake.py). Frames in flight 
 resent over other links (csrc/transport/endpoint/local_cables.h).
 
 A link that stays lost may have got another circuit, between spare ports of its two servers
-(fabric/switches/spare_circuits.py). So after `SPARE_VARIABLE` seconds its source tries all of them
-at once: at most one pair of ports has a circuit.
+(fabric/switches/spare_circuits.py). So after `SPARE_VARIABLE` seconds its source tries these in
+turn, one at a time: both ends agree on the first that works.
 
 A cable in use may also move to another source port, and so to another path of a switched network:
 the old connection is used until both ends have the new one.
@@ -21,7 +21,6 @@ import queue
 import threading
 import time
 import weakref
-from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 from torch_topoopt.environment import SPARE_VARIABLE
@@ -30,8 +29,6 @@ from torch_topoopt.links.handshake import Handshakes
 from torch_topoopt.links.sockets import connections, describe, ends_of, link_of
 
 if TYPE_CHECKING:
-    import socket
-
     from torch_topoopt.links.identity import Ends, Identity
     from torch_topoopt.links.proof import Outcome
     from torch_topoopt.links.sockets import PortPair, ServerPorts
@@ -106,11 +103,12 @@ class CableKeeper:
         self._moving: set[Ends] = set()
         every = (ends_of(link, k) for link in connections(plan) for k in range(ports.per_link))
         self._number = {ends: i for i, ends in enumerate(every)}
-        self._dialling: Counter[Ends] = Counter()  # unfinished attempts
-        self._opened: set[Ends] = set()  # by one of these attempts
+        self._dialling: set[Ends] = set()
         self._not_before: dict[Ends, float] = {}
         self._lost_since: dict[Ends, float] = {}
-        self._open_between: dict[Ends, PortPair] = {}  # the last success after a loss
+        self._attempts: dict[Ends, int] = {}  # since the limit
+        self._between: dict[Ends, PortPair] = {}  # of the last attempt
+        self._open_between: dict[Ends, PortPair] = {}  # of the last success
         self._spare_after_s = spare_limit_s()
         self._closing = False
         self._handshakes = Handshakes(identity)
@@ -156,26 +154,30 @@ class CableKeeper:
         wanted = [ends for ends in outgoing if self._number[ends] in lost]
         now = time.monotonic()
         self._lost_since = {ends: self._lost_since.get(ends, now) for ends in wanted}
+        self._attempts = {ends: self._attempts.get(ends, 0) for ends in wanted}
         for ends in wanted:
-            if self._dialling[ends] or self._not_before.get(ends, 0.0) > now:
+            if ends in self._dialling or self._not_before.get(ends, 0.0) > now:
                 continue
             self._not_before[ends] = now + _RETRY_S
-            self._opened.discard(ends)
-            for between in self._pairs(ends, now):
-                try:
-                    self._ports.dial(ends, self._handshakes, _DIAL_TIMEOUT_S, between)
-                except OSError as error:  # the interface is down, or has lost its address
-                    log.debug("link from %s: %s", ends, error.strerror)
-                else:
-                    self._dialling[ends] += 1
+            between, timeout_s = self._next_attempt(ends, now)
+            self._between[ends] = between
+            try:
+                self._ports.dial(ends, self._handshakes, timeout_s, between)
+            except OSError as error:  # the interface is down, or has lost its address
+                log.debug("link from %s: %s", ends, error.strerror)
+            else:
+                self._dialling.add(ends)
         return _RETRY_S if wanted else float("inf")
 
-    def _pairs(self, ends: Ends, now: float) -> list[PortPair]:
-        """The ports to try: those of the last success, after the limit all."""
+    def _next_attempt(self, ends: Ends, now: float) -> tuple[PortPair, float]:
+        """Ports, and a timeout. After the limit all ports have their turn: without a circuit they
+        do not answer, so timeouts begin short and double after each round."""
         pairs = self._ports.port_pairs(link_of(ends))
-        if now - self._lost_since[ends] < self._spare_after_s:
-            return [self._open_between.get(ends, pairs[0])]
-        return pairs
+        if len(pairs) == 1 or now - self._lost_since[ends] < self._spare_after_s:
+            return self._open_between.get(ends, pairs[0]), _DIAL_TIMEOUT_S
+        rounds, turn = divmod(self._attempts[ends], len(pairs))
+        self._attempts[ends] += 1
+        return pairs[turn], min(_RETRY_S * 2 ** min(rounds, 8), _DIAL_TIMEOUT_S)
 
     def _begin_moves(self, session: CableSession, lost: list[int]) -> float:
         """Dials cables to move, in use or lost; returns seconds until the next one is due."""
@@ -184,7 +186,7 @@ class CableKeeper:
             wanted.append(self._to_move.get())
         for ends in dict.fromkeys(wanted):
             number = self._number[ends]
-            if self._dialling[ends]:
+            if ends in self._dialling:
                 self._postponed.append(ends)  # until the current attempt wakes this thread
             elif number in lost:
                 pass
@@ -198,8 +200,7 @@ class CableKeeper:
                     session.end_move(number)
                     self._note_degraded(ends, str(error.strerror or error))
                 else:
-                    self._opened.discard(ends)
-                    self._dialling[ends] += 1
+                    self._dialling.add(ends)
                     self._moving.add(ends)
         return _RETRY_S if self._postponed else float("inf")
 
@@ -212,10 +213,9 @@ class CableKeeper:
                 self._note_degraded(ends, "it is slow")
         self._slow = slow
 
-    def _note_ports(self, ends: Ends, connection: socket.socket) -> None:
+    def _note_ports(self, ends: Ends) -> None:
         """A lost link is open again."""
-        link = link_of(ends)
-        near, far = self._ports.pair_of(link, connection)
+        link, (near, far) = link_of(ends), self._between[ends]
         moved = (near.port, far.port) != (link.source_port, link.target_port)
         if moved and self._open_between.get(ends) != (near, far):
             log.warning(
@@ -229,29 +229,28 @@ class CableKeeper:
             self._watcher.degraded(link_of(ends), why)
 
     def _use(self, outcome: Outcome) -> None:
-        dialled = None if outcome.accepted or not self._dialling[outcome.ends] else outcome.ends
+        dialled = None if outcome.accepted else outcome.ends
+        if dialled not in self._dialling:
+            dialled = None
         number = self._number[outcome.ends]
         session = self._session()
         if outcome.connection is None:
             log.debug("%s", outcome.error)
             if dialled in self._moving and session is not None:
                 session.end_move(number)
-        elif session is None or dialled in self._opened:
+        elif session is None:
             outcome.connection.close()
         else:
-            if dialled is not None:
-                self._opened.add(dialled)
-                if dialled not in self._moving:
-                    self._note_ports(dialled, outcome.connection)
+            if dialled is not None and dialled not in self._moving:
+                self._note_ports(dialled)
             key = outcome.key if self._encrypted else b""
             session.replace_cable(number, outcome.connection.detach(), key)
         if dialled is None:
             return
-        self._dialling[dialled] -= 1
+        self._dialling.discard(dialled)
         self._moving.discard(dialled)
         if outcome.connection is None:
-            if dialled not in self._opened and not self._dialling[dialled]:
-                self._note_degraded(dialled, outcome.error)
+            self._note_degraded(dialled, outcome.error)
         elif self._watcher is not None:
             self._watcher.moved(link_of(dialled))
 

@@ -7,7 +7,6 @@ process or another job is reported before the first byte of training.
 from __future__ import annotations
 
 import errno
-import ipaddress
 import itertools
 import logging
 import os
@@ -25,7 +24,6 @@ from torch_topoopt.links.addresses import (
     interface_of,
     own_endpoint,
     stay_on_cable,
-    without_zone,
 )
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.links.identity import Ends, Kind
@@ -367,16 +365,6 @@ class ServerPorts:
             *((spare, far) for spare in near_spares),
             *((near, spare) for spare in far_spares),
         ]
-
-    def pair_of(self, link: Link, connection: socket.socket) -> PortPair:
-        """The one of port_pairs() between which `connection` is."""
-        ends = connection.getsockname()[0], connection.getpeername()[0]
-        wanted = [ipaddress.ip_address(without_zone(end)) for end in ends]
-        pairs = self.port_pairs(link)
-        for pair in pairs:
-            if wanted == [ipaddress.ip_address(without_zone(port.address)) for port in pair]:
-                return pair
-        return pairs[0]  # addresses were rewritten on the way
 
     def _start_connecting(self, link: Link, between: PortPair | None = None) -> socket.socket:
         near, far = between or self.port_pairs(link)[0]
