@@ -7,7 +7,7 @@ device that speaks SONiC-OCS over TLS is asked for circuits.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from plain_hosts import Hosts, make_hosts
@@ -70,6 +70,20 @@ dist.destroy_process_group()
 """
 
 
+@dataclass
+class Glass(OcsDevice):
+    """The spare port of `host`, which is the first, is up once it has a circuit."""
+
+    host: str = ""
+
+    def bulk_update(self, delete, add):  # type: ignore[no-untyped-def]
+        with self.lock:
+            answer = super().bulk_update(delete, add)
+            lit = any(f"{PORTS}A" in circuit.ports for circuit in self.circuits())
+            ip(f"-n {self.host} link set nic{PORTS - 1} {'up' if lit else 'down'}")
+            return answer
+
+
 def plug(hosts: Hosts) -> None:
     """Interface P of host H has an address that ends with H P, and answers for no other."""
     namespaces = hosts.namespaces
@@ -127,7 +141,7 @@ def test_the_launcher_of_server_0_moves_the_cable_and_all_ranks_go_on(
         ip(f"addr add {devices}/24 dev {hosts.bridge}")
         plug(hosts)
         certificate = write_certificate(tmp_path / "device.pem", devices)
-        device = OcsDevice(size=HOSTS * PORTS)
+        device = Glass(size=HOSTS * PORTS, host=hosts.names[0])
         with OcsServer(device, certificate, devices) as server:
             ring_plan(HOSTS).save(launcher.folder / "plan.json")
             file = cluster_of(hosts, server, certificate)
@@ -141,7 +155,7 @@ def test_the_launcher_of_server_0_moves_the_cable_and_all_ranks_go_on(
     metrics = (folders[0] / "run" / "metrics.jsonl").read_text().splitlines()
     moved = [e for e in map(json.loads, metrics) if e["event"] == "cable" and e["moved"]]
     spares = {(spare.server, spare.port) for spare in wiring.spares}
-    assert {tuple(end) for end in moved[0]["ports"]} < spares
+    assert {tuple(end) for end in moved[0]["ports"]} < spares, moved
     used = {port for circuit in device.circuits() for port in circuit.ports}
     number = int(wiring.spares_of(0)[0].address.rpartition(".")[2]) % 10
     assert f"{number + 1}A" in used
