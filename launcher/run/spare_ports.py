@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch_topoopt.runtime.metrics import MetricsWriter
     from torch_topoopt.supervision.statuses import Status
 
-_INTERVAL_S = 0.5
+_INTERVAL_S = 1.0
 _OPEN_S = 6.0  # for ranks to open a moved link and to write their status
 
 

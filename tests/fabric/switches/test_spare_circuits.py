@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from support.refusals import refused
 
-from torch_topoopt.fabric.switches.circuits import Difference
+from torch_topoopt.fabric.switches.circuits import Circuit, Difference
 from torch_topoopt.fabric.switches.light_watch import PolledLight
 from torch_topoopt.fabric.switches.memory_switch import MemorySwitch
 from torch_topoopt.fabric.switches.spare_circuits import SpareCircuits, SwitchPort
@@ -129,6 +129,18 @@ def test_ports_of_another_switch_or_subnet_are_no_spares(field_name: str) -> Non
     spares = tuple(replace(port(s, 2), **{field_name: "other"}) for s in (0, 1))
     lab = Lab(spares=spares[:1])
     assert not lab.circuits.move(FIRST).moved
+
+
+@pytest.mark.parametrize("foreign", [[("5A", "6B")], [("5A", "6B"), ("6A", "5B")]])
+def test_circuits_of_others_on_spare_ports_stay(foreign: list[tuple[str, str]]) -> None:
+    lab = Lab()
+    taken = [Circuit(*ends) for ends in foreign]
+    lab.switch.apply(Difference((), tuple(taken)))
+    before = lab.switch.circuits()
+    move = lab.circuits.move(FIRST)
+    assert not move.moved
+    assert "5A-6B" in move.why
+    assert lab.switch.circuits() == before
 
 
 def test_a_switch_that_does_not_answer_is_an_error_and_the_next_attempt_works() -> None:

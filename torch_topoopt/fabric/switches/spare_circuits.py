@@ -11,9 +11,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from torch_topoopt.fabric.switches.circuits import Difference, Fence
+from torch_topoopt.fabric.switches.circuits import CircuitError, Difference, Fence
 from torch_topoopt.fabric.switches.configure import configure
-from torch_topoopt.fabric.switches.switch import NotSettled, SwitchError, cable_circuits
+from torch_topoopt.fabric.switches.switch import NotSettled, cable_circuits
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,7 +69,7 @@ class SpareCircuits:
     """The `cables` of a job, by links of sockets.connections(), and its `spares`.
 
     `switches` has the driver of each switch, and its watch. Circuits of a moved cable must be up
-    within `limit_s` seconds. Methods raise SwitchError if a device does not answer; one thread at a
+    within `limit_s` seconds. Methods raise FabricError if a device does not answer; one thread at a
     time.
     """
 
@@ -126,7 +127,7 @@ class SpareCircuits:
         for cable in possible:
             try:
                 self._light(cable)
-            except SwitchError as error:
+            except FabricError as error:
                 self._failed[link].add(cable)
                 reasons.append(str(error))
                 continue
@@ -157,12 +158,17 @@ class SpareCircuits:
         return [cable for cable in pairs if cable not in self._failed[link]]
 
     def _light(self, cable: SwitchedCable) -> None:
-        """Raises SwitchError, without circuits between the two ports, if they do not come up."""
+        """Raises FabricError, without circuits between the two ports, if they do not come up, or
+        the ports have circuits of others."""
         switch, watch = self._switches[cable[0].switch]
         circuits = self._circuits(cable)
-        configure(switch, circuits, _fence_of(circuits), timeout_s=self._limit_s)
+        fence = _fence_of(circuits)
+        if present := fence.own(switch.circuits()):
+            names = ", ".join(sorted(map(str, present)))
+            raise CircuitError(f"{switch.name}: its ports are in use by {names}")
+        configure(switch, circuits, fence, timeout_s=self._limit_s)
         if dark := watch.dark(circuits):  # a port of a host may be down
-            configure(switch, (), _fence_of(circuits), timeout_s=self._limit_s)
+            configure(switch, (), fence, timeout_s=self._limit_s)
             names = ", ".join(sorted(map(str, dark)))
             raise NotSettled(f"{switch.name}: no light on {names}", dark)
 
