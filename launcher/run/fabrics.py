@@ -95,17 +95,24 @@ def driver(
     gbps: float | None,
     relay: Literal["user", "kernel"],
     switch_delay_s: float | None = None,
+    spare_ports: int = 0,
 ) -> FabricDriver:
     """The driver of a fabric that this process will own; `relay`: the ranks or the hosts.
 
-    With `switch_delay_s` there is a switch between its servers.
+    With `switch_delay_s` there is a switch between its servers, on which each has `spare_ports`.
     """
     if fabric == "netns":
         from torch_topoopt.fabric.netns.fabric import NetnsFabric
         from torch_topoopt.fabric.netns.options import NetnsOptions
 
         mtu = _mtu(relay, switch_delay_s)
-        options = NetnsOptions(gbps=gbps, mtu=mtu, relay=relay, switch_delay_s=switch_delay_s)
+        options = NetnsOptions(
+            gbps=gbps,
+            mtu=mtu,
+            relay=relay,
+            switch_delay_s=switch_delay_s,
+            spare_ports=spare_ports,
+        )
         return NetnsFabric(f"run-{os.getpid()}", options)
     from torch_topoopt.fabric.loopback import LoopbackFabric
 

@@ -34,6 +34,7 @@ from torch_topoopt.launcher.run import (
     ranks,
     requested_groups,
     restarts,
+    spare_ports,
     watch,
 )
 from torch_topoopt.launcher.run.alltoall import AllToAlls
@@ -155,7 +156,13 @@ class RunInProgress:
         if self.site is not None:
             return self.site.fabric(self.folder / "switches-before")
         options = self.options
-        return fabrics.driver(options.fabric, options.gbps, options.relay, options.switch_delay_s)
+        return fabrics.driver(
+            options.fabric,
+            options.gbps,
+            options.relay,
+            options.switch_delay_s,
+            options.spare_ports,
+        )
 
     def attempts(self) -> tuple[Plan, list[RankFailure]]:
         """All stages, and those after restarts; the last plan, and its first failed ranks."""
@@ -165,9 +172,12 @@ class RunInProgress:
             try:
                 wiring = self.wire(plan, driver)
                 choices = (self.options.alltoall, self.options.collectives)
-                with alltoall.served(
-                    choices, driver, plan, self.all_to_alls, self.terminal
-                ) as circuits:
+                with (
+                    alltoall.served(
+                        choices, driver, plan, self.all_to_alls, self.terminal
+                    ) as circuits,
+                    spare_ports.watching(driver, plan, self.folder.path, self.metrics),
+                ):
                     variables = self._variables(plan, wiring, circuits)
                     failures = self.train(self._hosts(driver, plan), variables)
             finally:

@@ -43,6 +43,7 @@ def check(arguments: argparse.Namespace, cluster: Cluster, plan: Plan | None) ->
         ("transport", arguments.transport not in (None, "tcp"), "NCCL's plugin has links over TCP"),
         ("alltoall", arguments.alltoall == "reconfigure", _CIRCUITS_STAY),
         ("collectives", arguments.collectives == "reconfigure", _CIRCUITS_STAY),
+        ("spare-ports", arguments.spare_ports, "NCCL's plugin does not move its links"),
         (
             "plan",
             plan is not None and not plan.is_data_parallel,

@@ -22,6 +22,7 @@ from torch_topoopt.launcher.run import (
     nccl_ranks,
     run_parser,
     servers,
+    spare_ports,
     watch,
 )
 from torch_topoopt.launcher.supervise import live_page
@@ -62,6 +63,7 @@ class RunOptions:
     alltoall: Literal["auto", "static", "reconfigure"]
     collectives: Literal["auto", "static", "reconfigure"]
     switch_delay_s: float | None
+    spare_ports: int
     source: DemandSource
     take_over: tuple[str, ...]
     forks: bool
@@ -116,6 +118,7 @@ def parse(argv: list[str]) -> RunOptions:
         alltoall=arguments.alltoall,
         collectives=arguments.collectives,
         switch_delay_s=arguments.switch_delay,
+        spare_ports=arguments.spare_ports,
         source=source,
         take_over=arguments.take_over,
         forks=_forks(arguments, syntax),
@@ -134,6 +137,7 @@ def parse(argv: list[str]) -> RunOptions:
 def _check_network(arguments: argparse.Namespace, cluster: Cluster, plan: Plan | None) -> None:
     live_page.check(arguments)
     fabrics.check(arguments.fabric, arguments)
+    spare_ports.check(arguments)
     alltoall.check(arguments, cluster)
     controller_options.check(arguments)
     nccl_ranks.check(arguments, cluster, plan)

@@ -17,6 +17,7 @@ from torch_topoopt.launcher.run import (
     fabrics,
     link_options,
     nccl_ranks,
+    spare_ports,
     watch,
 )
 
@@ -120,6 +121,7 @@ def _add_options(group: argparse._ActionsContainer) -> None:
     shared_options.add(group, "plan")
     add_run_dir(group)
     fabrics.add_options(group)
+    spare_ports.add_options(group)
     alltoall.add_options(group)
     controller_options.add_options(group)
     nccl_ranks.add_options(group)

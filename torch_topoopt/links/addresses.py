@@ -124,6 +124,15 @@ def stay_on_cable(connection: socket.socket, address: str, interface: str | None
         connection.setsockopt(socket.SOL_SOCKET, _SO_BINDTODEVICE, interface.encode() + b"\0")
 
 
+def interface_of(address: str) -> str | None:
+    """The interface of this host that has `address`; None if there is none."""
+    if (zone := zone_of(address)) is not None:
+        return zone
+    ip = ipaddress.ip_address(address)
+    listed = netlink.addresses(family_of(address))
+    return next((e.interface for e in listed if ipaddress.ip_address(e.address) == ip), None)
+
+
 def subnet_is_shared(address: str, interface: str) -> bool:
     """Whether another port of this host has an address in the subnet of `address`."""
     ip = ipaddress.ip_address(address)

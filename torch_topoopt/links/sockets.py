@@ -7,18 +7,21 @@ process or another job is reported before the first byte of training.
 from __future__ import annotations
 
 import errno
+import itertools
+import logging
 import os
 import socket
 import struct
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from torch_topoopt.links.addresses import (
     family_of,
     far_endpoint,
+    interface_of,
     own_endpoint,
     stay_on_cable,
 )
@@ -29,12 +32,14 @@ from torch_topoopt.plan import BYTES_PER_GBPS, Link
 from torch_topoopt.plan.units import format_gbps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from torch_topoopt.links.handshake import Handshakes
     from torch_topoopt.links.source_ports import SourcePorts
     from torch_topoopt.links.wiring import PortAddress, Wiring
     from torch_topoopt.plan import Plan
+
+log = logging.getLogger("torch_topoopt")
 
 _SO_MAX_PACING_RATE = getattr(socket, "SO_MAX_PACING_RATE", 47)
 _TCP_NOTSENT_LOWAT = 25
@@ -239,6 +244,14 @@ def _leave_bbr(connection: socket.socket) -> None:
             return
 
 
+def with_interface(port: PortAddress) -> PortAddress:
+    """A port of this host with the interface that has its address, if the wiring names none."""
+    return replace(port, interface=port.interface or interface_of(port.address))
+
+
+PortPair: TypeAlias = "tuple[PortAddress, PortAddress]"  # of the source and of the target
+
+
 class ServerPorts:
     """The ports of one server while its links are being opened; closes their listeners at the end.
 
@@ -272,6 +285,7 @@ class ServerPorts:
         self._listeners = dict(listeners)
         self._expected: dict[tuple[str, int], list[Link]] = {}
         self._kept = False
+        self._spares = [with_interface(port) for port in wiring.spares_of(server)]
 
     def __enter__(self) -> ServerPorts:
         return self
@@ -289,14 +303,27 @@ class ServerPorts:
             listener.close()
 
     def listen(self) -> None:
-        """Ports of one interface share its listener; each connection identifies its link."""
+        """Ports of one interface share its listener; each connection identifies its link.
+
+        A link may arrive at each spare port, too. Without its address, a spare port is unusable.
+        """
         for link in self._incoming:
             with _naming(link):
-                port = self._addresses[link.target, link.target_port]
-                where = (port.address, self._wiring.tcp_port_of(port))
-                if where not in self._listeners:
-                    self._listeners[where] = listen(*where, port.interface)
-                self._expected.setdefault(where, []).append(link)
+                self._listen(self._addresses[link.target, link.target_port], [link])
+        for spare in self._spares if self._incoming else ():
+            try:
+                self._listen(spare, self._incoming)
+            except OSError as error:
+                log.warning(
+                    "spare port %d of server %d cannot be used: %s: %s",
+                    *(spare.port, spare.server, spare.address, error.strerror or error),
+                )
+
+    def _listen(self, port: PortAddress, links: Iterable[Link]) -> None:
+        where = (port.address, self._wiring.tcp_port_of(port))
+        if where not in self._listeners:
+            self._listeners[where] = listen(*where, port.interface)
+        self._expected.setdefault(where, []).extend(links)
 
     def connect(self, handshakes: Handshakes) -> None:
         for link in self.outgoing:
@@ -311,15 +338,38 @@ class ServerPorts:
     def _connections_of(self, link: Link) -> list[Ends]:
         return [ends_of(link, number) for number in range(self.per_link)]
 
-    def dial(self, ends: Ends, handshakes: Handshakes, timeout_s: float) -> None:
-        """Starts one of outgoing_connections(); raises OSError if the kernel refuses at once."""
-        connection = self._start_connecting(link_of(ends))
+    def dial(
+        self, ends: Ends, handshakes: Handshakes, timeout_s: float, between: PortPair | None = None
+    ) -> None:
+        """Starts one of outgoing_connections(); raises OSError if the kernel refuses at once.
+
+        `between`: one of port_pairs() instead of the planned ports.
+        """
+        connection = self._start_connecting(link_of(ends), between)
         handshakes.dial(ends, f"link from {ends}", connection, timeout_s)
 
-    def _start_connecting(self, link: Link) -> socket.socket:
-        near = self._addresses[link.source, link.source_port]
-        far = self._addresses[link.target, link.target_port]
-        if self._source_ports is None:
+    def port_pairs(self, link: Link) -> list[PortPair]:
+        """The ports between which an outgoing `link` may be open: the planned ones, both ends on
+        spare ports, then one end."""
+        near, *near_spares = (
+            self._addresses[link.source, link.source_port],
+            *self._spares,
+        )
+        far, *far_spares = (
+            self._addresses[link.target, link.target_port],
+            *self._wiring.spares_of(link.target),
+        )
+        return [
+            (near, far),
+            *itertools.product(near_spares, far_spares),
+            *((spare, far) for spare in near_spares),
+            *((near, spare) for spare in far_spares),
+        ]
+
+    def _start_connecting(self, link: Link, between: PortPair | None = None) -> socket.socket:
+        near, far = between or self.port_pairs(link)[0]
+        planned = near.port == link.source_port and far.port == link.target_port
+        if self._source_ports is None or not planned:
             tcp_port = self._wiring.tcp_port_of(far)
             return start_connecting(near, far, tcp_port, per_link=self.per_link)
         return self._connect_from(self._source_ports, link, near, far)

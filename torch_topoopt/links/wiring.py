@@ -18,6 +18,8 @@ from torch_topoopt.links.addresses import (
 from torch_topoopt.plan.codec import Document, DocumentError, brief
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch_topoopt.plan import Link, Plan
 
 
@@ -53,7 +55,8 @@ class Wiring(Document):
     """The addresses of all ports of one Plan. The receiving end of a link listens on `tcp_port`.
 
     `forwarded` has every server's address if the hosts' kernels relay along the plan's routes. If
-    it is empty, the ranks relay.
+    it is empty, the ranks relay. `spares` are ports that no link of the plan uses: a lost link may
+    move to them (cable_keeper.py).
     """
 
     KIND: ClassVar[str] = "Wiring"
@@ -65,32 +68,32 @@ class Wiring(Document):
     tcp_port: int
     ports: tuple[PortAddress, ...]
     forwarded: tuple[ServerAddress, ...] = ()
+    spares: tuple[PortAddress, ...] = ()
 
     def validate(self) -> Self:
         if not self.fabric:
             raise DocumentError("fabric: must name the driver that made this wiring")
         if not 1 <= self.tcp_port <= 65535:
             raise DocumentError(f"tcp_port: {self.tcp_port} is not in 1..65535")
-        used: dict[tuple[int, int], int] = {}
-        owners: dict[tuple[str, int], int] = {}
-        for i, port in enumerate(self.ports):
-            where = f"ports[{i}]"
+        used: dict[tuple[int, int], str] = {}
+        owners: dict[tuple[str, int], tuple[int, str]] = {}  # with the server
+        for where, port in self._every_port():
             end = (port.server, port.port)
             if port.server < 0 or port.port < 0:
                 raise DocumentError(f"{where}: server and port must not be negative")
             if end in used:
                 raise DocumentError(
-                    f"{where}: port {port.port} of server {port.server} is already "
-                    f"ports[{used[end]}]"
+                    f"{where}: port {port.port} of server {port.server} is already {used[end]}"
                 )
-            used[end] = i
+            used[end] = where
             _check_address(where, port)
             if port.tcp_port is not None and not 1 <= port.tcp_port <= 65535:
                 raise DocumentError(f"{where}.tcp_port: {port.tcp_port} is not in 1..65535")
-            owner = owners.setdefault((port.address, self.tcp_port_of(port)), i)
+            listener = (port.address, self.tcp_port_of(port))
+            owner, place = owners.setdefault(listener, (port.server, where))
             # two hosts may have the same link-local address, on different cables
-            if self.ports[owner].server != port.server and not is_link_local(port.address):
-                raise DocumentError(f"{where}.address: {port.address} is already ports[{owner}]")
+            if owner != port.server and not is_link_local(port.address):
+                raise DocumentError(f"{where}.address: {port.address} is already {place}")
             for name, rate in (("gbps", port.gbps), ("speed_gbps", port.speed_gbps)):
                 if rate is not None and not rate > 0:
                     raise DocumentError(f"{where}.{name}: {rate} is not greater than 0")
@@ -107,6 +110,12 @@ class Wiring(Document):
                     f"{where}.address: {brief(entry.address)} is not an IPv4 address"
                 ) from None
         return self
+
+    def _every_port(self) -> Iterator[tuple[str, PortAddress]]:
+        """All ports and spares, with their paths in the document."""
+        for name, listed in (("ports", self.ports), ("spares", self.spares)):
+            for i, port in enumerate(listed):
+                yield f"{name}[{i}]", port
 
     def check(self, plan: Plan, text_digest: str = "") -> Self:
         """Returns self if it wires `plan`; raises DocumentError naming the first difference.
@@ -169,6 +178,9 @@ class Wiring(Document):
     def tcp_port_of(self, port: PortAddress) -> int:
         """The TCP port at which `port` listens."""
         return self.tcp_port if port.tcp_port is None else port.tcp_port
+
+    def spares_of(self, server: int) -> list[PortAddress]:
+        return [port for port in self.spares if port.server == server]
 
     def by_port(self) -> dict[tuple[int, int], PortAddress]:
         """(server, port) -> its address."""

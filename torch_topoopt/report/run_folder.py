@@ -268,6 +268,14 @@ def _note_gap(metrics: Metrics, event: dict[str, Any], where: str) -> None:
     metrics.notes.append(f"{time_s:.0f} s into the run: {_text(event, 'why', where)}.")
 
 
+def _note_cable(metrics: Metrics, event: dict[str, Any], where: str) -> None:
+    """A note of a cable that stayed lost, and of its move to spare ports."""
+    time_s = event.get("time_s")
+    if not is_number(time_s) or time_s < 0:
+        raise DocumentError(f"{where}: time_s: expected a number from 0 on, got {time_s!r}")
+    metrics.notes.append(f"{time_s:.0f} s into the run, {_text(event, 'what', where)}.")
+
+
 def _predicted(metrics: Metrics, event: dict[str, Any], where: str) -> None:
     sizes = event.get("link_bytes")
     if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
@@ -276,7 +284,12 @@ def _predicted(metrics: Metrics, event: dict[str, Any], where: str) -> None:
 
 
 # by kind of event
-_READERS = {"groups": _note_groups, "gap": _note_gap, "predicted": _predicted}
+_READERS = {
+    "groups": _note_groups,
+    "gap": _note_gap,
+    "cable": _note_cable,
+    "predicted": _predicted,
+}
 
 
 def _parse_lines(data: bytes, name: str) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:

@@ -3,9 +3,10 @@
 Every line has `event`: "run" (the started command), "stage" (name and seconds), "train" (logged by
 the script), "step" (about once a second: `iteration`, mean `step_s` since the event before, and
 `loss`; see step_log.py), "route" (`what` a server did with the paths that a controller assigns),
-"link" (bytes of one directed link), "gap" (`why` measurements are missing) and "end" (exit code).
-`time_s` is the number of seconds since the run began. Each line is one write to a file opened for
-appending, so lines of several processes never mix and a killed process leaves no half line behind.
+"link" (bytes of one directed link), "cable" (`what` happened to one that stayed lost), "gap" (`why`
+measurements are missing) and "end" (exit code). `time_s` is the number of seconds since the run
+began. Each line is one write to a file opened for appending, so lines of several processes never
+mix and a killed process leaves no half line behind.
 """
 
 from __future__ import annotations

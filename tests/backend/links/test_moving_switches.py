@@ -7,13 +7,17 @@ emulated hosts.
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from support.backend.moving_circuits import MovingBench
-from support.backend.ranks import make_plan, values
+from support.backend.ranks import make_plan, run_bare_ranks, values
 from support.fabric.mirrored_switches import LightPath, MirroredOcs, MirroredPolatis
 from support.fabric.netns_fixtures import a_name, own_state, require_namespaces
 from support.fabric.polatis_restconf_server import PolatisRestconfServer
@@ -21,24 +25,32 @@ from support.fabric.sonic_ocs_server import OcsServer
 from support.limits import limit_s
 from support.refusals import refused
 
+from torch_topoopt.environment import SPARE_VARIABLE
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
 from torch_topoopt.fabric.netns.options import NetnsOptions
+from torch_topoopt.fabric.switches.circuits import Fence
+from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.switches.memory_switch import MemorySwitch
 from torch_topoopt.fabric.switches.polatis_restconf import polatis_restconf
 from torch_topoopt.fabric.switches.restconf import RestconfOptions
 from torch_topoopt.fabric.switches.sonic_ocs import SonicOcs
+from torch_topoopt.launcher.run.spare_ports import CableMover
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
 from torch_topoopt.reconfiguration.alltoall_choice import measured_move_s
 from torch_topoopt.reconfiguration.circuit_service import Choice
 from torch_topoopt.reconfiguration.collectives.stepped import stepped_collectives
+from torch_topoopt.runtime import job
+from torch_topoopt.runtime.metrics import MetricsWriter
+from torch_topoopt.supervision.job_files import JobFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from torch_topoopt.fabric.switches.circuits import Circuit
+    from torch_topoopt.fabric.switches.spare_circuits import SpareCircuits
     from torch_topoopt.fabric.switches.switch import CircuitSwitch
 
 SERVERS, SOCKETS = 4, 8
@@ -164,6 +176,94 @@ def first_circuit(bench: MovingBench, moves: Moves) -> Circuit:
     of_plan = bench.mover._circuits(bench.plan.network.links)
     bench.mover.close()  # the thread of the service opens its own connections
     return next(circuit for circuit in circuits if circuit not in of_plan)
+
+
+def work_until_it_is_back(folder: Path, rank: int, world: int) -> int:
+    """Trains until a cable was lost and is back, and a bit longer; rank 0 says when to cut it."""
+    dist.init_process_group("topoopt")
+    deadline = time.monotonic() + limit_s(15.0)
+    last = None
+    for step in range(1_000_000):
+        own = torch.arange(20_000) * (rank + 1) + step
+        dist.all_reduce(own)
+        total = world * (world + 1) // 2
+        assert torch.equal(own, torch.arange(20_000) * total + world * step)
+        if step == 3 and rank == 0:
+            (folder / "cut").touch()
+        lost = torch.tensor([len(job.jobs[-1].session.lost_cables()), time.monotonic() > deadline])
+        dist.all_reduce(lost, dist.ReduceOp.MAX)
+        assert not lost[1], f"after {step} steps: lost cables: {int(lost[0])}, last {last}"
+        if lost[0] > 0:
+            last = step + 5
+        elif last is not None and step > last:
+            break
+    dist.destroy_process_group()
+    return step
+
+
+def break_first(device: MirroredOcs | MirroredPolatis, circuits: SpareCircuits) -> None:
+    """The light between the ports of the first cable is gone for good."""
+    for circuit in circuits.circuits_of(circuits.links[0]):
+        if isinstance(device, MirroredOcs):
+            device.broken.add(circuit)
+        else:
+            device.brake(circuit)
+    device.show()
+
+
+@pytest.mark.parametrize("kind", ["sonic", "polatis"])
+def test_a_cable_that_the_device_no_longer_joins_moves_to_spare_ports(
+    kind: str, tmp_path: Path, stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SPARE_VARIABLE, "1")
+    plan = make_plan(SERVERS, 2)
+    options = NetnsOptions(switch_delay_s=0.0, spare_ports=1)
+    fabric = stack.enter_context(contextlib.closing(NetnsFabric(a_name(), options)))
+    plan.save(tmp_path / "plan.json")
+    fabric.connect(plan).save(tmp_path / "wiring.json")
+    users, sockets = {"admin": OcsServer.password}, SOCKETS + SERVERS
+    device: MirroredOcs | MirroredPolatis
+    if kind == "sonic":
+        device = MirroredOcs(size=sockets, settle_s=SETTLE_S)
+        switch = sonic(device, stack)(fabric)
+    else:
+        device = MirroredPolatis(size=sockets, settle_s=SETTLE_S, users=users)
+        switch = polatis(device, stack)(fabric)
+    circuits = fabric.spare_circuits(plan, switch)
+    assert circuits is not None
+    stack.callback(circuits.close)
+    wanted = [circuit for link in circuits.links for circuit in circuits.circuits_of(link)]
+    fence = Fence(frozenset(port for circuit in wanted for port in circuit.ports))
+    configure(switch, wanted, fence, timeout_s=limit_s(10.0))
+    metrics = MetricsWriter(tmp_path / "metrics.jsonl", time.time())
+    mover, over = CableMover(circuits, JobFolder(tmp_path), metrics, 1.0), threading.Event()
+
+    def watch() -> None:
+        cut = tmp_path / "cut"
+        while not over.wait(0.2):
+            if cut.exists():
+                cut.unlink()
+                break_first(device, circuits)
+            mover.look(time.monotonic())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        outcomes = run_bare_ranks(
+            SERVERS,
+            functools.partial(work_until_it_is_back, tmp_path),
+            namespaces=[fabric.layout.namespace(server) for server in range(SERVERS)],
+            store_address=fabric.management_address,
+            TOPOOPT_PLAN=str(tmp_path / "plan.json"),
+            TOPOOPT_WIRING=str(tmp_path / "wiring.json"),
+        )
+    finally:
+        over.set()
+        watcher.join()
+    assert len(set(values(outcomes))) == 1, "no rank has missed a step"
+    events = [json.loads(line) for line in metrics.path.read_text().splitlines()]
+    assert events[0]["moved"], events
+    assert [number for _, number in events[0]["ports"]] == [2, 2]
 
 
 def test_a_device_of_duplex_circuits_is_refused(

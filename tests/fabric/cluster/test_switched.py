@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -99,6 +100,53 @@ def test_the_driver_makes_the_circuits_and_then_verifies(
     fabric.close()
     fabric.close()
     assert made[0].closed
+
+
+@pytest.fixture
+def roomy() -> Memories:
+    """Two servers with two ports on one switch, of which a plan for two needs one."""
+    return Memories(switched_file(2, [2]))
+
+
+def test_ports_without_a_planned_cable_are_spare_and_its_cable_moves_there(
+    roomy: Memories, ring_plan: RingPlan
+) -> None:
+    plan, board = ring_plan(2), Board()
+    fabric = SwitchedFabric(roomy.file, 0, board, Verifier, open_switch=roomy.open)
+    assert fabric.spare_circuits(plan) is None, "nothing is wired"
+    wiring = fabric.connect(plan)
+    other = SwitchedFabric(roomy.file, 1, board, Verifier, open_switch=_never)
+    assert other.connect(plan) == wiring
+    addresses = {(p.server, p.address) for p in (*wiring.ports, *wiring.spares)}
+    assert len(wiring.spares) == 2
+    assert addresses == {(s, f"10.1.{p}.{s + 1}") for s in (0, 1) for p in (0, 1)}
+    circuits = fabric.spare_circuits(plan)
+    assert circuits is not None
+    assert other.spare_circuits(plan) is None, "server 0 moves them"
+    (link,) = circuits.links
+    switch = roomy.by_name["ocs0"]
+    switch.broken |= set(circuits.circuits_of(link))
+    before = switch.circuits()
+    assert circuits.dark() == {link}
+    move = circuits.move(link)
+    assert {(end.server, end.port) for end in move.after} == {
+        (spare.server, spare.port) for spare in wiring.spares
+    }
+    assert not circuits.dark()
+    assert len(switch.circuits()) == 2
+    assert not before & switch.circuits()
+    fabric.close()
+    assert fabric.spare_circuits(plan) is None
+
+
+def test_a_person_at_a_panel_is_no_switch_with_spare_ports(
+    roomy: Memories, ring_plan: RingPlan
+) -> None:
+    entry = replace(roomy.file.switches[0], kind="manual")
+    file = replace(roomy.file, switches=(entry,))
+    fabric = SwitchedFabric(file, 0, Board(), Verifier, open_switch=roomy.open)
+    assert fabric.connect(ring_plan(2)).spares == ()
+    assert fabric.spare_circuits(ring_plan(2)) is None
 
 
 def _never(entry: SwitchEntry) -> MemorySwitch:

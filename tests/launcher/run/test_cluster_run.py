@@ -82,13 +82,14 @@ def run_everywhere(
     absent: int = -1,
     on: Sequence[int] = (),
     algorithm: str = "auto",
+    script: str = SCRIPT,
 ) -> list[subprocess.CompletedProcess[str]]:
     """One `topoopt run` for each server but `absent`, in a folder of its own.
 
     Server I is on host `on[I]`, or on host I.
     """
     cluster.save(launcher.folder / "cluster.yaml")
-    (launcher.folder / "train.py").write_text(SCRIPT)
+    (launcher.folder / "train.py").write_text(script)
     started = []
     for server, host in enumerate(on or range(len(hosts.names))):
         if server == absent:

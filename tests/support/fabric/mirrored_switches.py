@@ -38,10 +38,14 @@ class MirroredOcs(OcsDevice):
     def bulk_update(self, delete, add):  # type: ignore[no-untyped-def]
         with self.lock:
             answer = super().bulk_update(delete, add)
+            self.show()
+            return answer
+
+    def show(self) -> None:
+        with self.lock:
             if self.light_path is not None:
                 valid = {light.circuit for light in self.light.values() if light.valid}
                 self.light_path.show(frozenset(valid - self.broken))
-            return answer
 
 
 @dataclass
@@ -50,6 +54,9 @@ class MirroredPolatis(PolatisDevice):
 
     def _record(self, change: str) -> None:
         super()._record(change)
+        self.show()
+
+    def show(self) -> None:
         if self.light_path is None:
             return
         lit = {

@@ -11,11 +11,16 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.cluster.switched_plan import place_on_switches, with_cables
+from torch_topoopt.fabric.cluster.static_plan import place
+from torch_topoopt.fabric.cluster.switched_plan import place_on_switches, spare_ports, with_cables
 from torch_topoopt.fabric.cluster.switches import Switches
+from torch_topoopt.fabric.switches.light_watch import PolledLight
 from torch_topoopt.fabric.switches.open_switch import open_switch
+from torch_topoopt.fabric.switches.spare_circuits import SpareCircuits, SwitchPort
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.links.meeting import broadcast, failure_broadcast, receive
+from torch_topoopt.links.sockets import connections
+from torch_topoopt.links.wiring import PortAddress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,12 +30,14 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
     from torch_topoopt.fabric.driver import FabricDriver
+    from torch_topoopt.fabric.switches.light_watch import LightWatch
     from torch_topoopt.fabric.switches.switch import CircuitSwitch
     from torch_topoopt.links.meeting import Meeting
     from torch_topoopt.links.wiring import Wiring
     from torch_topoopt.plan import Plan
 
 _TOPIC = "switches"  # the cables that server 0 has set
+_LEAST_MOVE_S = 5.0  # for the circuits of one cable
 _OTHERS_S = 4 * 3600.0  # a robot may need hours; server 0 shows its progress
 
 
@@ -38,8 +45,7 @@ class SwitchedFabric:
     """Driver of the fabric "switched", on every host; server 0's configures the switches.
 
     `verify` returns the driver that verifies plugged cables, for the cluster file with the new
-    circuits. `folder`, `timeout_s` and `progress`: see Switches.configure; `progress` may be set
-    later.
+    circuits. `folder`, `timeout_s` and `progress`: see Switches.configure.
     """
 
     name = "switched"
@@ -54,7 +60,6 @@ class SwitchedFabric:
         open_switch: Callable[[SwitchEntry], CircuitSwitch] = open_switch,
         timeout_s: float | None = None,
         folder: Path | None = None,
-        progress: SwitchProgress | None = None,
     ) -> None:
         self._file = file
         self._server = server
@@ -63,8 +68,9 @@ class SwitchedFabric:
         self._open = open_switch
         self._timeout_s = timeout_s
         self._folder = folder
-        self.progress = progress
+        self.progress: SwitchProgress | None = None
         self._verified: FabricDriver | None = None
+        self._wired: ClusterFile | None = None  # with the cables of the current circuits
 
     def connect(self, plan: Plan) -> Wiring:
         """Sets the circuits, verifies every link from the hosts, and returns the Wiring.
@@ -96,11 +102,48 @@ class SwitchedFabric:
                     error.args = (f"{error}{outcome}", *error.args[1:])
                 raise
 
+    def spare_circuits(self, plan: Plan) -> SpareCircuits | None:
+        """Moves lost cables of the wired `plan` to spare ports, on server 0; None if there are
+        none."""
+        spares = [] if self._wired is None else spare_ports(self._file, self._wired)
+        if self._server != 0 or self._wired is None or not spares:
+            return None
+        placed = place(plan, self._wired)
+
+        def planned(server: int, port: int) -> SwitchPort | None:
+            return self._switch_port(port, placed[server, port])
+
+        ends = {
+            link: (planned(link.source, link.source_port), planned(link.target, link.target_port))
+            for link in connections(plan)
+        }
+        cables = {k: (a, b) for k, (a, b) in ends.items() if a is not None and b is not None}
+        if not cables:
+            return None
+        free = [self._switch_port(port, end) for _, port, end in spares]
+        used = {end.switch for cable in cables.values() for end in cable}
+        switches: dict[str, tuple[CircuitSwitch, LightWatch]] = {}
+        for entry in self._file.switches:
+            if entry.name in used:
+                device = self._open(entry)
+                switches[entry.name] = (device, PolledLight(device))
+        settle_s = max(device.capabilities().settle_s for device, _ in switches.values())
+        limit_s = self._timeout_s or max(_LEAST_MOVE_S, 4 * settle_s)
+        return SpareCircuits(switches, cables, [s for s in free if s], limit_s=limit_s)
+
+    def _switch_port(self, port: int, end: str) -> SwitchPort | None:
+        """`end` of the cluster file, which is `port` in the wiring; None if it is on no switch."""
+        server, entry = self._file.ports[end]
+        if entry.switch is None:
+            return None
+        switch, _, socket = entry.switch.partition(":")
+        return SwitchPort(server, port, switch, socket, str(entry.subnet))
+
     def close(self) -> None:
         """Closes the verifying driver. The circuits stay, for the next job of the same plan."""
         if self._verified is not None:
             self._verified.close()
-            self._verified = None
+            self._verified = self._wired = None
 
     def _verify_on(self, file: ClusterFile, plan: Plan) -> Wiring:
         driver = self._verify(file)
@@ -109,5 +152,16 @@ class SwitchedFabric:
         except BaseException:
             driver.close()
             raise
-        self._verified = driver
-        return replace(wiring, fabric=self.name)
+        self._verified, self._wired = driver, file
+        listens = {port.server: wiring.tcp_port_of(port) for port in wiring.ports}
+        spares = tuple(
+            PortAddress(
+                *(server, port, entry.ip, None),
+                tcp_port=listens[server],
+                speed_gbps=entry.gbps,
+                interface=entry.interface,
+            )
+            for server, port, end in spare_ports(self._file, file)
+            for entry in [self._file.ports[end][1]]
+        )
+        return replace(wiring, fabric=self.name, spares=spares).validate()

@@ -107,6 +107,23 @@ def with_cables(file: ClusterFile, plugged: Iterable[Sequence[str]]) -> ClusterF
     return replace(file, servers=servers, cables=(*file.cables, *cables), switches=()).validate()
 
 
+def spare_ports(file: ClusterFile, wired: ClusterFile) -> list[tuple[int, int, str]]:
+    """The free ports on switches: server, a number that no planned port has, and port of `file`.
+
+    `wired` is the result of with_cables(). People at a patch panel move no cables during a job.
+    """
+    used = {end for cable in wired.cables for end in cable}
+    by_hand = {switch.name for switch in file.switches if switch.kind == "manual"}
+    spares = []
+    for number, server in enumerate(file.servers):
+        for position, port in enumerate(server.ports):
+            end = f"{server.name}:{port.name}"
+            on, _, _ = (port.switch or "").partition(":")
+            if on and on not in by_hand and end not in used:
+                spares.append((number, len(server.ports) + position, end))
+    return spares
+
+
 def _keep(
     wanted: Sequence[Pair], present: Iterable[CableEnds], file: ClusterFile
 ) -> tuple[list[CableEnds], list[Pair]]:

@@ -15,10 +15,12 @@ from torch_topoopt.fabric.netns.layout import (
     BLOCKS,
     CABLE_PREFIX,
     LAUNCHER,
+    SHARED_PREFIX,
     NetnsLayout,
     port_interface,
     socket_interface,
     socket_name,
+    spare_socket_name,
 )
 from torch_topoopt.links import sockets
 from torch_topoopt.links.errors import FabricError
@@ -81,7 +83,7 @@ class Builder(HostBuilder):
     """Makes the namespaces of `record` for `plan`; the caller removes them if it fails.
 
     A link with a rate has a queue of `queue_s`. The cables of links in `switches` run through the
-    packet switch of that number, a bridge.
+    packet switch of that number, a bridge. Every server has `spare_ports` on the optical switch.
     """
 
     def __init__(
@@ -90,12 +92,18 @@ class Builder(HostBuilder):
         record: FabricRecord,
         queue_s: float = netns_shaper.QUEUE_S,
         switches: Mapping[Link, int] | None = None,
+        spare_ports: int = 0,
     ) -> None:
         super().__init__(record)
+        self._spare_ports = spare_ports
         self._plan = plan
         self._queue_s = queue_s
         self._switches = switches or {}
-        self._addresses = record.layout.port_addresses(sockets.connections(plan))
+        cables = list(sockets.connections(plan))
+        self._addresses = record.layout.port_addresses(cables)
+        self._spares = record.layout.spare_addresses(
+            len(cables), record.servers, record.degree, spare_ports
+        )
         self._ports: dict[int, dict[int, int]] = {}  # server -> port -> index of its interface
 
     def build(self, progress: Callable[[str], None]) -> None:
@@ -155,19 +163,27 @@ class Builder(HostBuilder):
 
     def _plug_into_switch(self) -> None:
         namespace = self._layout.switch_namespace
-        degree = self._plan.cluster.degree
+        degree, servers = self._plan.cluster.degree, self._record.servers
         netns_kernel.create(namespace)
         netns_kernel.inside(namespace, set_kernel_up)
         with netns_kernel.open_route(namespace) as route:
             for link in self._plan.network.links:
-                socket = socket_name(link.source, link.source_port, degree)
-                far = self._end(link.source, link.source_port)
-                far["net_ns_fd"] = self._layout.namespace(link.source)
-                mtu = self._record.mtu
-                route.link("add", ifname=socket_interface(socket), kind="veth", mtu=mtu, peer=far)
-                (index,) = route.link_lookup(ifname=socket_interface(socket))
-                route.link("set", index=index, state="up")
-                route.tc("add", "clsact", index=index)
+                name = socket_name(link.source, link.source_port, degree)
+                self._plug(route, link.source, link.source_port, socket_interface(name))
+            for server, port in self._spares:
+                name = spare_socket_name(server, port, degree, self._spare_ports, servers)
+                self._plug(route, server, port, socket_interface(name))
+        for server in self._servers if self._spares else ():
+            netns_kernel.inside(self._layout.namespace(server), _answer_for_own_port)
+
+    def _plug(self, route: Any, server: int, port: int, here: str) -> None:
+        """Connects a port to the interface `here` of the switch, which `route` talks to."""
+        far = self._end(server, port)
+        far["net_ns_fd"] = self._layout.namespace(server)
+        route.link("add", ifname=here, kind="veth", mtu=self._record.mtu, peer=far)
+        (index,) = route.link_lookup(ifname=here)
+        route.link("set", index=index, state="up")
+        route.tc("add", "clsact", index=index)
 
     def _end(self, server: int, port: int) -> dict[str, Any]:
         return {
@@ -182,15 +198,13 @@ class Builder(HostBuilder):
     def _set_up_ports(self, server: int) -> None:
         route, record = self._routes[server], self._record
         self._ports[server] = {}
-        for link in self._from(server):
-            (index,) = route.link_lookup(ifname=port_interface(link.source_port))
-            self._ports[server][link.source_port] = index
-            route.addr(
-                "add",
-                index=index,
-                address=self._addresses[server, link.source_port],
-                prefixlen=CABLE_PREFIX,
-            )
+        prefix = SHARED_PREFIX if self._spares else CABLE_PREFIX
+        addresses = self._addresses | self._spares
+        planned = [link.source_port for link in self._from(server)]
+        for port in (*planned, *(port for owner, port in self._spares if owner == server)):
+            (index,) = route.link_lookup(ifname=port_interface(port))
+            self._ports[server][port] = index
+            route.addr("add", index=index, address=addresses[server, port], prefixlen=prefix)
             route.link("set", index=index, state="up")
             if record.gbps is not None:
                 netns_shaper.limit(

@@ -27,6 +27,7 @@ from torch_topoopt.fabric.netns.layout import (
     check_name,
     port_interface,
     socket_name,
+    spare_socket_name,
 )
 from torch_topoopt.fabric.netns.options import DEFAULT_OPTIONS
 from torch_topoopt.fabric.netns.shaper import LOSSLESS_QUEUE_S, QUEUE_S, paced_share
@@ -35,16 +36,18 @@ from torch_topoopt.fabric.netns.verify import verify_between
 from torch_topoopt.fabric.switches.circuits import Circuit, Fence
 from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.switches.light_watch import PolledLight
+from torch_topoopt.fabric.switches.spare_circuits import SpareCircuits, SwitchPort
 from torch_topoopt.links import sockets
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.links.wiring import PortAddress, ServerAddress, Wiring
 from torch_topoopt.processes.scratch import process_start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch_topoopt.fabric.netns.options import NetnsOptions
     from torch_topoopt.fabric.netns.state import FabricRecord
+    from torch_topoopt.fabric.switches.light_watch import LightWatch
     from torch_topoopt.fabric.switches.switch import CircuitSwitch
     from torch_topoopt.plan import Plan
 
@@ -100,7 +103,9 @@ class NetnsFabric:
             self._layout = record.layout
             lossless = self._options.lossless or self._moves
             queue_s = LOSSLESS_QUEUE_S if lossless else QUEUE_S
-            netns_build.Builder(plan, record, queue_s, switches).build(self._progress)
+            netns_build.Builder(plan, record, queue_s, switches, self._options.spare_ports).build(
+                self._progress
+            )
             self._set_circuits(plan)
             wiring = self._wiring(plan)
             self._progress("verifying")
@@ -196,6 +201,38 @@ class NetnsFabric:
         limit_s = limit_s or own.delay_s + timeout_s
         return NetnsCircuitMover(plan, self.layout, own, own, limit_s=limit_s)
 
+    def spare_circuits(
+        self, plan: Plan, switch: CircuitSwitch | None = None
+    ) -> SpareCircuits | None:
+        """Moves lost cables of the wired `plan` to spare ports; None if there are none.
+
+        `switch`: as in circuit_mover().
+        """
+        spares = self._options.spare_ports
+        if not spares:
+            return None
+        own, degree, servers = self.switch(), plan.cluster.degree, plan.cluster.servers
+        device: CircuitSwitch = own if switch is None else switch
+        watch: LightWatch = own if switch is None else PolledLight(switch)
+
+        def planned(server: int, port: int) -> SwitchPort:
+            return SwitchPort(server, port, device.name, socket_name(server, port, degree))
+
+        cables = {
+            link: (planned(link.source, link.source_port), planned(link.target, link.target_port))
+            for link in sockets.connections(plan)
+        }
+        free = [
+            SwitchPort(
+                *(server, port, device.name),
+                spare_socket_name(server, port, degree, spares, servers),
+            )
+            for server in range(servers)
+            for port in range(degree, degree + spares)
+        ]
+        limit_s = device.capabilities().settle_s + self._options.timeout_s
+        return SpareCircuits({device.name: (device, watch)}, cables, free, limit_s=limit_s)
+
     def _set_circuits(self, plan: Plan) -> None:
         if self._options.switch_delay_s is None:
             return
@@ -239,24 +276,33 @@ class NetnsFabric:
     def _wiring(self, plan: Plan) -> Wiring:
         """The Wiring; its rates keep sockets from overflowing the interfaces' queues."""
         options, paced = self._options, self.paced_gbps(plan)
-        addresses = self.layout.port_addresses(sockets.connections(plan))
+        cables = list(sockets.connections(plan))
+        addresses = self.layout.port_addresses(cables)
+        spares = self.layout.spare_addresses(
+            len(cables), plan.cluster.servers, plan.cluster.degree, options.spare_ports
+        )
+
+        def listed(addresses: Mapping[tuple[int, int], str]) -> tuple[PortAddress, ...]:
+            return tuple(
+                PortAddress(
+                    server,
+                    port,
+                    address,
+                    paced,
+                    speed_gbps=options.gbps,
+                    interface=port_interface(port),
+                )
+                for (server, port), address in sorted(addresses.items())
+            )
+
         return (
             Wiring(
                 version=Wiring.VERSION,
                 fabric=self.name,
                 plan_digest=plan.digest(),
                 tcp_port=_TCP_PORT,
-                ports=tuple(
-                    PortAddress(
-                        server,
-                        port,
-                        address,
-                        paced,
-                        speed_gbps=options.gbps,
-                        interface=port_interface(port),
-                    )
-                    for (server, port), address in sorted(addresses.items())
-                ),
+                ports=listed(addresses),
+                spares=listed(spares),
                 forwarded=tuple(
                     ServerAddress(server, self.layout.server_address(server))
                     for server in range(plan.cluster.servers)

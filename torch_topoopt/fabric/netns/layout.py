@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MAX_SERVERS = 250
 MAX_DEGREE = 120
 BLOCKS = 64
+SHARED_PREFIX = 16  # length of the subnet of all ports if circuits may join any two of them
 CABLE_PREFIX = 30  # length; MAX_SERVERS * MAX_DEGREE / 2 cables of four addresses fit into a /16
 LAUNCHER = -1  # stands for this machine itself on the management network
 
@@ -94,6 +95,14 @@ class NetnsLayout:
             addresses[cable.target, cable.target_port] = self.cable_address(number, 1)
         return addresses
 
+    def spare_addresses(
+        self, cables: int, servers: int, degree: int, spare_ports: int
+    ) -> dict[tuple[int, int], str]:
+        """(server, port) -> address, of the ports beyond `degree`; the planned ones have the
+        addresses of `cables`."""
+        spares = [(server, degree + k) for server in range(servers) for k in range(spare_ports)]
+        return {end: self.cable_address(cables + i, 0) for i, end in enumerate(spares)}
+
     def forward_address(self, server: int, port: int) -> str:
         """Names the forwarding half of a port in its neighbour's routes; no interface has it."""
         return f"10.{64 + BLOCKS + self.block}.{server}.{port + 1}"
@@ -122,6 +131,11 @@ def port_interface(port: int) -> str:
 def socket_name(server: int, port: int, degree: int) -> str:
     """The socket of the emulated switch that port `port` of `server` is plugged into."""
     return str(server * degree + port + 1)
+
+
+def spare_socket_name(server: int, port: int, degree: int, spare_ports: int, servers: int) -> str:
+    """The same for a port beyond `degree`, of which every server has `spare_ports`."""
+    return str(servers * degree + server * spare_ports + port - degree + 1)
 
 
 def socket_interface(socket: str) -> str:

@@ -25,7 +25,9 @@ def verify_between(
     ports = wiring.by_port()
     near, far = ports[link.source, link.source_port], ports[link.target, link.target_port]
     try:
-        listener = netns_kernel.inside(target, lambda: sockets.listen(far.address, wiring.tcp_port))
+        listener = netns_kernel.inside(
+            target, lambda: sockets.listen(far.address, wiring.tcp_port, far.interface)
+        )
     except OSError as error:
         raise FabricError(f"{sockets.describe(link)}: {error.strerror or error}") from None
     with contextlib.closing(listener):
