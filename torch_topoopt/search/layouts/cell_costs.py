@@ -110,6 +110,9 @@ class CellCosts:
         self.op_graph = with_shared_tables(op_graph)
         self.device = device
         self.cells = cells_of(op_graph)
+        self._first_of_kind: dict[int, Cell] = {}
+        for cell in self.cells:
+            self._first_of_kind.setdefault(cell.kind, cell)
         self.shared_table = shared_table(self.op_graph, self.cells)
         self._passed = passed_bytes(self.op_graph, self.cells)
         self._priced: dict[tuple[int, ...], CellCost | None] = {}
@@ -118,19 +121,27 @@ class CellCosts:
 
     def priced(self, layout: Layout) -> list[PricedCell] | None:
         """All cells under `layout`, in order; None if one cannot be divided so."""
-        found = []
+        of_kind: dict[int, CellCost] = {}
         degrees = layout.tensor, layout.context, layout.expert, layout.micro_batch
-        samples = layout.micro_batch / self.op_graph.batch_size
-        part = samples / layout.context / layout.tensor
-        for cell, passed in zip(self.cells, self._passed, strict=True):
-            key = (cell.kind, *degrees)
+        for kind, cell in self._first_of_kind.items():
+            key = (kind, *degrees)
             if key not in self._priced:
                 self._priced[key] = self._price(cell, layout)
             known = self._priced[key]
             if known is None:
                 return None
-            found.append(PricedCell(cell, known, passed * part))
-        return found
+            of_kind[kind] = known
+        samples = layout.micro_batch / self.op_graph.batch_size
+        part = samples / layout.context / layout.tensor
+        return [
+            PricedCell(cell, of_kind[cell.kind], passed * part)
+            for cell, passed in zip(self.cells, self._passed, strict=True)
+        ]
+
+    def output_bytes(self, layout: Layout, last: PricedCell) -> float:
+        """Bytes of the model's output on one accelerator, which `last` makes, if it has all of it or
+        a part."""
+        return last.output_bytes if layout.tensor == 1 or self.gathers_output(layout) else 0.0
 
     def gathers_output(self, layout: Layout) -> bool:
         """Whether accelerators of a tensor group have parts of the model's output."""

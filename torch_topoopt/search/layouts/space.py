@@ -10,6 +10,7 @@ import heapq
 import itertools
 import math
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from torch_topoopt.plan.layout import RECOMPUTES, Layout
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch_topoopt.search.layouts.prices import LayoutPrice, LayoutPrices
 
 _INTERLEAVES = (1, 2, 4, 8)
+_ROUNDING = 1 - 1e-9  # of sums in another order
 
 
 def divisors(number: int) -> list[int]:
@@ -89,14 +91,19 @@ def fastest_layouts(
     alike = why_not is not None and bool(why_not(chosen))  # no choice for some blocks
     found: dict[tuple[int, ...], LayoutPrice] = {}
     slowest_s = math.inf  # of the fastest `count`
-    for division in divisions(accelerators, batch_size, most_experts):
-        if prices.least_s(division) > slowest_s:
+    every = divisions(accelerators, batch_size, most_experts)
+    for bound_s, division in sorted(
+        ((prices.bound_s(division), division) for division in every), key=itemgetter(0)
+    ):
+        if bound_s * _ROUNDING > slowest_s or bound_s == math.inf:
+            break
+        key = division.tensor, division.context, division.expert, division.pipeline
+        if key in found and bound_s * _ROUNDING > _step_s(found[key]):
             continue
         if why_not is not None and why_not(division):
             continue
-        key = division.tensor, division.context, division.expert, division.pipeline
         for sharded in shardings(division, box):
-            limit_s = _step_s(found[key]) if key in found else math.inf
+            limit_s = min(slowest_s, _step_s(found[key]) if key in found else math.inf)
             best = least_recomputed(prices, sharded, memory_bytes, limit_s, alike=alike)
             if best is not None and _step_s(best) < limit_s:
                 found[key] = best
@@ -168,6 +175,8 @@ def least_recomputed(
     Of a pipeline, its zero-bubble schedule if that is faster, or less recomputation with uneven
     stages.
     """
+    if not prices.state_fits(layout, memory_bytes):
+        return None
     found: list[LayoutPrice] = []
     for recompute in RECOMPUTES:
         price = prices.price(replace(layout, recompute=recompute))
