@@ -139,8 +139,8 @@ class CellCosts:
         ]
 
     def output_bytes(self, layout: Layout, last: PricedCell) -> float:
-        """Bytes of the model's output on one accelerator, which `last` makes, if it has all of it or
-        a part."""
+        """Bytes of the output of `last` on one accelerator, if it is split over a tensor group or
+        there is no such group; else 0."""
         return last.output_bytes if layout.tensor == 1 or self.gathers_output(layout) else 0.0
 
     def gathers_output(self, layout: Layout) -> bool:

@@ -106,10 +106,23 @@ class LayoutPrices:
         key = (*_division(layout), layout.accelerators, layout.pipeline > 1)
         if key not in self._chains_s:
             whole = self._whole(layout)
-            bare = replace(layout, schedule="1f1b", recompute="none")
-            self._chains_s[key] = math.inf if whole is None else self.model.chain_s(bare, whole)
+            bare = replace(layout, schedule="1f1b")
+            self._chains_s[key] = (
+                math.inf if whole is None else sum(self.model.chains_s(bare, whole))
+            )
         chain_s = self._chains_s[key]
         return least_passes_s(layout, chain_s, splits_backward=self.splits_backward)
+
+    def cut_bound_s(self, layout: Layout) -> float:
+        """As `bound_s`, for the stages of `layout`: what it takes with them at least."""
+        stages = self.stages(layout)
+        if stages is None:
+            return math.inf
+        found = [self.model.least_passes_s(layout, stages)]
+        if self.splits_backward and layout.pipeline > 1 and layout.schedule == "1f1b":
+            other = replace(layout, schedule="zero-bubble")
+            found.append(self.model.least_passes_s(other, stages))
+        return min(found)
 
     def state_fits(self, layout: Layout, memory_bytes: float) -> bool:
         """Whether the state of a stage fits into `memory_bytes` if all have equal parts of it."""

@@ -98,7 +98,8 @@ def fastest_layouts(
         if bound_s * _ROUNDING > slowest_s or bound_s == math.inf:
             break
         key = division.tensor, division.context, division.expert, division.pipeline
-        if key in found and bound_s * _ROUNDING > _step_s(found[key]):
+        limit_s = min(slowest_s, _step_s(found[key]) if key in found else math.inf)
+        if bound_s * _ROUNDING > limit_s or prices.cut_bound_s(division) * _ROUNDING > limit_s:
             continue
         if why_not is not None and why_not(division):
             continue

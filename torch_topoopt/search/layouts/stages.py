@@ -59,7 +59,7 @@ class LayoutStage(NamedTuple):
 
     @property
     def alike(self) -> Hashable:
-        """Stages of one layout that are equal in this take the same time, and have the same state."""
+        """Equal for stages of one layout that take the same time."""
         counts = tuple((one.cell.kind, one.again, one.reshards, n) for one, n in self.cells)
         return counts, self.first.cell.kind, self.last.cell.kind, self.copied, self.logits
 

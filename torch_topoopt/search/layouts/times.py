@@ -7,6 +7,7 @@ of keys and values run beside them. Stages follow the schedule, whose bubble is 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -153,11 +154,8 @@ class StepModel:
         of_stage = {stage.alike: stage for stage in stages}
         of_kind = {alike: self._passes(layout, groups, one) for alike, one in of_stage.items()}
         passes = [of_kind[stage.alike] for stage in stages]
-        send_s, count = self._send_s(layout, stages[0]), layout.micro_batches
-        if layout.schedule == "1f1b":
-            passes_s = _one_forward_one_backward(count, passes, send_s)
-        else:
-            passes_s = _chunked(layout, passes, send_s)
+        count = layout.micro_batches
+        passes_s = self._scheduled_s(layout, stages[0], passes)
         its = max(passes, key=_both)  # of the slowest stage
         bubble_s = passes_s - count * _both(its)
         state_s, optimizer_s = self._after_passes(layout, groups, stages, passes)
@@ -191,16 +189,34 @@ class StepModel:
             before_s += its.backward_s / layout.interleave
         return max(found, key=sum)
 
-    def chain_s(self, layout: Layout, whole: LayoutStage) -> float:
-        """Both passes of a micro-batch through the `whole` model without the exchange of state, the
-        sum of gradients and recomputation: what all stages together take at least."""
+    def least_passes_s(self, layout: Layout, stages: Sequence[LayoutStage]) -> float:
+        """Seconds of all micro-batches without the exchange of state, the sum of gradients and
+        recomputation: no sharding of `layout` takes less."""
+        of_stage = {stage.alike: stage for stage in stages}
+        of_kind = {
+            alike: _Passes(_Pass(), _Pass(), *self.chains_s(layout, stage), 0.0)
+            for alike, stage in of_stage.items()
+        }
+        return self._scheduled_s(layout, stages[0], [of_kind[stage.alike] for stage in stages])
+
+    def chains_s(self, layout: Layout, stage: LayoutStage) -> tuple[float, float]:
+        """The forward and the backward pass of a micro-batch, as in `least_passes_s`."""
+        layout = replace(layout, recompute="none", recompute_blocks=())
         groups = Groups.of(layout)
-        seconds = 2 * self.loss_s(whole)
-        seconds += sum(gather_s for _, gather_s in self._output_gathers(layout, groups, whole))
-        for one, count in whole.cells:
-            ahead, back = self._cell_passes(layout, groups, whole, one)
-            seconds += count * (ahead.chain_s + back.chain_s)
-        return seconds
+        forward_s = backward_s = self.loss_s(stage)
+        forward_s += sum(gather_s for _, gather_s in self._output_gathers(layout, groups, stage))
+        for one, count in stage.cells:
+            ahead, back = self._cell_passes(layout, groups, stage, one)
+            forward_s += count * ahead.chain_s
+            backward_s += count * back.chain_s
+        return forward_s, backward_s
+
+    def _scheduled_s(self, layout: Layout, first: LayoutStage, passes: Sequence[_Passes]) -> float:
+        """Seconds of all micro-batches; `passes` are those of each stage."""
+        send_s = self._send_s(layout, first)
+        if layout.schedule == "1f1b":
+            return _one_forward_one_backward(layout.micro_batches, passes, send_s)
+        return _chunked(layout, passes, send_s)
 
     def _passes(self, layout: Layout, groups: Groups, stage: LayoutStage) -> _Passes:
         loss_s, summed_s = self.loss_s(stage), self.summed_s(layout, stage)
