@@ -189,9 +189,8 @@ def _bounds_within(
     reached_s, next_s = 0.0, math.inf
     for later in range(stages - 1, 0, -1):  # stages that need a bound or the end
         most = len(ends) - later
-        end = bisect.bisect_right(
-            ends, longest_s, at, most, key=lambda end_s, begin_s=begin_s: end_s - begin_s
-        )
+        after_begin = (-begin_s).__add__
+        end = bisect.bisect_right(ends, longest_s, at, most, key=after_begin)
         if end < most:
             next_s = min(next_s, ends[end] - begin_s)
         if end == at:
