@@ -117,6 +117,7 @@ class CellCosts:
         self._passed = passed_bytes(self.op_graph, self.cells)
         self._priced: dict[tuple[int, ...], CellCost | None] = {}
         self._kinds: dict[tuple[int, int, int], list[ParameterKind | None] | None] = {}
+        self._kinds_without_context: dict[tuple[int, int], list[ParameterKind | None] | None] = {}
         self._wholes: dict[tuple[int, int, int], _Wholes] = {}
 
     def priced(self, layout: Layout) -> list[PricedCell] | None:
@@ -179,8 +180,7 @@ class CellCosts:
         degrees = _group_sizes(layout)
         if degrees not in self._kinds:
             operators = self.op_graph.operators
-            kinds = parameter_kinds(operators, layout.tensor, layout.expert)
-            kinds = None if self._why_not_divided(layout) else kinds
+            kinds = None if self._why_not_divided(layout) else self._parameter_kinds(layout)
             self._kinds[degrees] = kinds
             self._wholes[degrees] = (
                 _Wholes({}, {})
@@ -193,8 +193,14 @@ class CellCosts:
         """The field of `layout`, the module, and the reason; empty if its cells can be divided."""
         operators = self.op_graph.operators
         why = why_not_experts(operators, layout.expert)
-        kinds = None if why else parameter_kinds(operators, layout.tensor, layout.expert)
+        kinds = None if why else self._parameter_kinds(layout)
         return why if kinds is None else why_not_divided(operators, kinds, layout)
+
+    def _parameter_kinds(self, layout: Layout) -> list[ParameterKind | None] | None:
+        key = layout.tensor, layout.expert
+        if key not in self._kinds_without_context:
+            self._kinds_without_context[key] = parameter_kinds(self.op_graph.operators, *key)
+        return self._kinds_without_context[key]
 
 
 def _group_sizes(layout: Layout) -> tuple[int, int, int]:
