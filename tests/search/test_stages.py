@@ -68,3 +68,18 @@ def test_equal_stages_say_how_long_the_longest_takes() -> None:
     assert (found.cuts, found.widths, found.seconds) == ((2,), (2, 2), (3.0, 4.0))
     assert found.longest_s == 4.0
     assert equal_stages([1.0, 2.0], (1,), 2, 3) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_other_equal_stages_have_a_faster_slowest_one(seed: int) -> None:
+    rng = random.Random(seed)
+    kinds = [rng.random() for _ in range(3)] if seed % 2 else [0.0, 1.0, 2.0]
+    seconds = [rng.choice(kinds) for _ in range(rng.randint(2, 9))]
+    cuts = tuple(i for i in range(1, len(seconds)) if rng.random() < 0.8)
+    for stages in range(1, len(seconds) + 1):
+        every = itertools.combinations(cuts, stages - 1)
+        lengths = [longest({1: seconds}, chosen, (1,) * stages) for chosen in every]
+        found = equal_stages(seconds, cuts, 1, stages)
+        assert (found is None) == (not lengths)
+        if found is not None:
+            assert longest({1: seconds}, found.cuts, found.widths) == pytest.approx(min(lengths))

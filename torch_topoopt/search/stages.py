@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from functools import partial
+import math
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
-_HALVINGS = 60  # of the bound on the longest stage
+_HALVINGS = 30  # of the bound on the longest stage
 
 
 class Stages(NamedTuple):
@@ -79,7 +79,7 @@ def any_stages(
     bounds = [0, *cuts, len(next(iter(seconds.values())))]
     found = None
     low, high = 0.0, max(times[-1] for times in until.values())
-    for _ in range(_HALVINGS // 2):
+    for _ in range(_HALVINGS):
         middle = (low + high) / 2
         shorter = _widths_within(middle, until, bounds, servers, stages)
         if shorter is None:
@@ -142,12 +142,21 @@ def _followed_back(
 def _balanced(
     seconds: Sequence[float], cuts: tuple[int, ...], stages: int
 ) -> tuple[int, ...] | None:
-    """The `stages` - 1 of `cuts` whose longest stage is shortest, to the last bits of a float."""
+    """The `stages` - 1 of `cuts` whose longest stage is shortest, by bisection of its seconds."""
     if len(cuts) < stages - 1:
         return None
     until = list(itertools.accumulate(seconds, initial=0.0))
-    within = partial(_cuts_within, until=until, cuts=cuts, stages=stages)
-    return at_least_bound(within, 0.0, until[-1], _HALVINGS)
+    ends = [*(until[cut] for cut in cuts), until[-1]]
+    low = 0.0
+    found, high = _bounds_within(until[-1], ends, stages)
+    while low < high:
+        middle = (low + high) / 2
+        shorter, limit_s = _bounds_within(middle if middle < high else low, ends, stages)
+        if shorter is None:
+            low = limit_s
+        else:
+            found, high = shorter, limit_s
+    return None if found is None else tuple(cuts[bound] for bound in found)
 
 
 def at_least_bound(
@@ -167,19 +176,29 @@ def at_least_bound(
     return found
 
 
-def _cuts_within(
-    longest_s: float, until: Sequence[float], cuts: tuple[int, ...], stages: int
-) -> tuple[int, ...] | None:
-    """`stages` - 1 cuts with every stage as long as `longest_s` lets it be; None without any."""
+def _bounds_within(
+    longest_s: float, ends: Sequence[float], stages: int
+) -> tuple[tuple[int, ...] | None, float]:
+    """`stages` - 1 bounds with every stage as long as `longest_s` allows, and the longest of these
+    stages. If there are none: None, and the least limit that allows a longer stage.
+
+    `ends` has the seconds before each bound, and at last those of all stages.
+    """
     chosen: list[int] = []
-    begin = at = 0
-    for left in range(stages - 1, 0, -1):  # remaining cuts, each of which needs one bound
-        fitting = at
-        while fitting <= len(cuts) - left and until[cuts[fitting]] - until[begin] <= longest_s:
-            fitting += 1
-        if fitting == at:
-            return None
-        begin = cuts[fitting - 1]
-        chosen.append(begin)
-        at = fitting
-    return tuple(chosen) if until[-1] - until[begin] <= longest_s else None
+    begin_s, at = 0.0, 0
+    reached_s, next_s = 0.0, math.inf
+    for later in range(stages - 1, 0, -1):  # stages that need a bound or the end
+        most = len(ends) - later
+        after_begin = (-begin_s).__add__
+        end = bisect.bisect_right(ends, longest_s, at, most, key=after_begin)
+        if end < most:
+            next_s = min(next_s, ends[end] - begin_s)
+        if end == at:
+            return None, next_s
+        reached_s = max(reached_s, ends[end - 1] - begin_s)
+        begin_s, at = ends[end - 1], end
+        chosen.append(end - 1)
+    last_s = ends[-1] - begin_s
+    if last_s > longest_s:
+        return None, min(next_s, last_s)
+    return tuple(chosen), max(reached_s, last_s)

@@ -110,27 +110,39 @@ class CellCosts:
         self.op_graph = with_shared_tables(op_graph)
         self.device = device
         self.cells = cells_of(op_graph)
+        self._first_of_kind: dict[int, Cell] = {}
+        for cell in self.cells:
+            self._first_of_kind.setdefault(cell.kind, cell)
         self.shared_table = shared_table(self.op_graph, self.cells)
         self._passed = passed_bytes(self.op_graph, self.cells)
         self._priced: dict[tuple[int, ...], CellCost | None] = {}
         self._kinds: dict[tuple[int, int, int], list[ParameterKind | None] | None] = {}
+        self._kinds_without_context: dict[tuple[int, int], list[ParameterKind | None] | None] = {}
         self._wholes: dict[tuple[int, int, int], _Wholes] = {}
 
     def priced(self, layout: Layout) -> list[PricedCell] | None:
         """All cells under `layout`, in order; None if one cannot be divided so."""
-        found = []
+        of_kind: dict[int, CellCost] = {}
         degrees = layout.tensor, layout.context, layout.expert, layout.micro_batch
-        samples = layout.micro_batch / self.op_graph.batch_size
-        part = samples / layout.context / layout.tensor
-        for cell, passed in zip(self.cells, self._passed, strict=True):
-            key = (cell.kind, *degrees)
+        for kind, cell in self._first_of_kind.items():
+            key = (kind, *degrees)
             if key not in self._priced:
                 self._priced[key] = self._price(cell, layout)
             known = self._priced[key]
             if known is None:
                 return None
-            found.append(PricedCell(cell, known, passed * part))
-        return found
+            of_kind[kind] = known
+        samples = layout.micro_batch / self.op_graph.batch_size
+        part = samples / layout.context / layout.tensor
+        return [
+            PricedCell(cell, of_kind[cell.kind], passed * part)
+            for cell, passed in zip(self.cells, self._passed, strict=True)
+        ]
+
+    def output_bytes(self, layout: Layout, last: PricedCell) -> float:
+        """Bytes of the output of `last` on one accelerator, if it is split over a tensor group or
+        there is no such group; else 0."""
+        return last.output_bytes if layout.tensor == 1 or self.gathers_output(layout) else 0.0
 
     def gathers_output(self, layout: Layout) -> bool:
         """Whether accelerators of a tensor group have parts of the model's output."""
@@ -168,8 +180,7 @@ class CellCosts:
         degrees = _group_sizes(layout)
         if degrees not in self._kinds:
             operators = self.op_graph.operators
-            kinds = parameter_kinds(operators, layout.tensor, layout.expert)
-            kinds = None if self._why_not_divided(layout) else kinds
+            kinds = None if self._why_not_divided(layout) else self._parameter_kinds(layout)
             self._kinds[degrees] = kinds
             self._wholes[degrees] = (
                 _Wholes({}, {})
@@ -182,8 +193,14 @@ class CellCosts:
         """The field of `layout`, the module, and the reason; empty if its cells can be divided."""
         operators = self.op_graph.operators
         why = why_not_experts(operators, layout.expert)
-        kinds = None if why else parameter_kinds(operators, layout.tensor, layout.expert)
+        kinds = None if why else self._parameter_kinds(layout)
         return why if kinds is None else why_not_divided(operators, kinds, layout)
+
+    def _parameter_kinds(self, layout: Layout) -> list[ParameterKind | None] | None:
+        key = layout.tensor, layout.expert
+        if key not in self._kinds_without_context:
+            self._kinds_without_context[key] = parameter_kinds(self.op_graph.operators, *key)
+        return self._kinds_without_context[key]
 
 
 def _group_sizes(layout: Layout) -> tuple[int, int, int]:

@@ -7,10 +7,12 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from torch_topoopt.search.layouts.bounds import least_passes_s
 from torch_topoopt.search.layouts.cell_costs import CellCosts
 from torch_topoopt.search.layouts.memory import cells_in_memory, memory_of, memory_of_stage
 from torch_topoopt.search.layouts.software import EAGER
 from torch_topoopt.search.layouts.stages import (
+    LayoutStage,
     chunk_cells,
     least_longest,
     stages_of,
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from torch_topoopt.search.layouts.links import Boxes
     from torch_topoopt.search.layouts.memory import StepMemory
     from torch_topoopt.search.layouts.software import Software
-    from torch_topoopt.search.layouts.stages import Cut, LayoutStage
+    from torch_topoopt.search.layouts.stages import Cut
     from torch_topoopt.search.layouts.state import StateBytes
     from torch_topoopt.search.layouts.times import StepTimes
 
@@ -58,6 +60,8 @@ class LayoutPrices:
         self._cut = cut
         self.costs = CellCosts(op_graph, device)
         self._stages: dict[tuple[int, ...], tuple[LayoutStage, ...] | None] = {}
+        self._wholes: dict[tuple[int, ...], LayoutStage | None] = {}
+        self._chains_s: dict[tuple[int, ...], float] = {}
         self.model = StepModel(boxes, software, state, device.memory_bytes_per_s)
 
     def on(self, boxes: Boxes) -> LayoutPrices:
@@ -65,6 +69,7 @@ class LayoutPrices:
         made = copy.copy(self)
         model = self.model
         made.model = StepModel(boxes, model.software, model.state, model.memory_bytes_per_s)
+        made._chains_s = {}
         return made
 
     @property
@@ -94,6 +99,53 @@ class LayoutPrices:
             - fused * (stage.sum("streamed_forward_s") + stage.sum("streamed_backward_s"))
             for stage in stages
         )
+
+    def bound_s(self, layout: Layout) -> float:
+        """What `layout` takes at least, for any cut, sharding and recomputation, and for a
+        zero-bubble schedule in place of 1F1B; infinity if the model cannot be divided so."""
+        key = (*_division(layout), layout.accelerators, layout.pipeline > 1)
+        if key not in self._chains_s:
+            whole = self._whole(layout)
+            bare = replace(layout, schedule="1f1b")
+            self._chains_s[key] = (
+                math.inf if whole is None else sum(self.model.chains_s(bare, whole))
+            )
+        chain_s = self._chains_s[key]
+        return least_passes_s(layout, chain_s, splits_backward=self.splits_backward)
+
+    def cut_bound_s(self, layout: Layout) -> float:
+        """As `bound_s`, for the stages of `layout`: what it takes with them at least."""
+        stages = self.stages(layout)
+        if stages is None:
+            return math.inf
+        found = [self.model.least_passes_s(layout, stages)]
+        if self.splits_backward and layout.pipeline > 1 and layout.schedule == "1f1b":
+            other = replace(layout, schedule="zero-bubble")
+            found.append(self.model.least_passes_s(other, stages))
+        return min(found)
+
+    def state_fits(self, layout: Layout, memory_bytes: float) -> bool:
+        """Whether the state of a stage fits into `memory_bytes` if all have equal parts of it."""
+        whole = self._whole(layout)
+        if whole is None:
+            return False
+        memory = memory_of_stage(layout, whole, 0, *self._memory)
+        state_bytes = memory.parameters + memory.gradients + memory.optimizer
+        return state_bytes / layout.pipeline + memory.runtime <= memory_bytes
+
+    def _whole(self, layout: Layout) -> LayoutStage | None:
+        """All cells as one stage; None if the model cannot be divided so."""
+        key = _division(layout)
+        if key not in self._wholes:
+            cells = self.costs.priced(layout)
+            self._wholes[key] = (
+                None
+                if cells is None
+                else LayoutStage.of(
+                    cells, copied=False, logits=self.costs.output_bytes(layout, cells[-1])
+                )
+            )
+        return self._wholes[key]
 
     def cut(self, layout: Layout) -> Layout:
         """`layout` with the cells of its chunks, if it has stages and the model can be divided."""
@@ -140,13 +192,18 @@ class LayoutPrices:
         if layout.recompute_blocks or layout.reshard_blocks:  # many, of few layouts
             return stages_of(self.costs, layout, self._cut)
         key = (
-            *(layout.tensor, layout.context, layout.expert, layout.micro_batch),
+            *_division(layout),
             *(layout.pipeline, layout.interleave),
             *layout.cells,
         )
         if key not in self._stages:
             self._stages[key] = stages_of(self.costs, layout, self._cut)
         return self._stages[key]
+
+
+def _division(layout: Layout) -> tuple[int, ...]:
+    """What the costs of a cell depend on."""
+    return layout.tensor, layout.context, layout.expert, layout.micro_batch
 
 
 def _between(fewer: tuple[int, float], enough: tuple[int, float], memory_bytes: float) -> int:

@@ -10,6 +10,7 @@ import heapq
 import itertools
 import math
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from torch_topoopt.plan.layout import RECOMPUTES, Layout
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch_topoopt.search.layouts.prices import LayoutPrice, LayoutPrices
 
 _INTERLEAVES = (1, 2, 4, 8)
+_ROUNDING = 1 - 1e-9  # of sums in another order
 
 
 def divisors(number: int) -> list[int]:
@@ -83,23 +85,29 @@ def fastest_layouts(
     """The fastest layouts that fit into `memory_bytes`, and that `why_not` has no reason against,
     at most one of each factorisation of the accelerators.
 
-    Of each, the least recomputation that fits: more of it is only slower.
+    Of each, the least recomputation that fits: more of it is only slower. So are stages of other
+    times than the equal ones. Divisions with the least lower bounds come first, and the search ends
+    with the first whose bound exceeds the slowest layout of the fastest `count`.
     """
     chosen = Layout(recompute="full", recompute_blocks=(1,))
     alike = why_not is not None and bool(why_not(chosen))  # no choice for some blocks
     found: dict[tuple[int, ...], LayoutPrice] = {}
     slowest_s = math.inf  # of the fastest `count`
-    for division in divisions(accelerators, batch_size, most_experts):
-        if prices.least_s(division) > slowest_s:
+    every = divisions(accelerators, batch_size, most_experts)
+    bounds = [(prices.bound_s(one) * _ROUNDING, one) for one in every]
+    for bound_s, division in sorted(bounds, key=itemgetter(0)):
+        if bound_s > slowest_s or bound_s == math.inf:
+            break
+        key = division.tensor, division.context, division.expert, division.pipeline
+        limit_s = min(slowest_s, _step_s(found[key]) if key in found else math.inf)
+        if bound_s > limit_s or prices.cut_bound_s(division) * _ROUNDING > limit_s:
             continue
         if why_not is not None and why_not(division):
             continue
-        key = division.tensor, division.context, division.expert, division.pipeline
         for sharded in shardings(division, box):
-            limit_s = _step_s(found[key]) if key in found else math.inf
             best = least_recomputed(prices, sharded, memory_bytes, limit_s, alike=alike)
             if best is not None and _step_s(best) < limit_s:
-                found[key] = best
+                found[key], limit_s = best, _step_s(best)
         if len(found) >= count:
             slowest_s = _step_s(heapq.nsmallest(count, found.values(), key=_step_s)[-1])
     fastest = heapq.nsmallest(count, found.values(), key=_step_s)
@@ -168,6 +176,8 @@ def least_recomputed(
     Of a pipeline, its zero-bubble schedule if that is faster, or less recomputation with uneven
     stages.
     """
+    if not prices.state_fits(layout, memory_bytes):
+        return None
     found: list[LayoutPrice] = []
     for recompute in RECOMPUTES:
         price = prices.price(replace(layout, recompute=recompute))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch_topoopt.search.stages import equal_stages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from torch_topoopt.plan.layout import BlockField, Layout
     from torch_topoopt.search.layouts.cell_costs import CellCosts, PricedCell
@@ -56,6 +56,12 @@ class LayoutStage(NamedTuple):
     def last(self) -> PricedCell:
         """The last cell."""
         return self.in_order[-1]
+
+    @property
+    def alike(self) -> Hashable:
+        """Equal for stages of one layout that take the same time."""
+        counts = tuple((one.cell.kind, one.again, one.reshards, n) for one, n in self.cells)
+        return counts, self.first.cell.kind, self.last.cell.kind, self.copied, self.logits
 
     @property
     def blocks(self) -> int:
@@ -180,9 +186,7 @@ def stages_of(
             mine += cells[bounds[chunk] : bounds[chunk + 1]]
             if chunk < len(counts) - 1:
                 gives.append(mine[-1].output_bytes)
-        makes = stage == layout.pipeline - 1 and (
-            layout.tensor == 1 or costs.gathers_output(layout)
-        )
-        logits = cells[-1].output_bytes if makes else 0.0
+        makes = stage == layout.pipeline - 1
+        logits = costs.output_bytes(layout, cells[-1]) if makes else 0.0
         made.append(LayoutStage.of(mine, copied=stage != home, logits=logits, gives=gives))
     return tuple(made)

@@ -7,6 +7,7 @@ of keys and values run beside them. Stages follow the schedule, whose bubble is 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -15,7 +16,7 @@ from torch_topoopt.search.layouts.links import RankGroup
 from torch_topoopt.search.layouts.software import SPLIT_BACKWARD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
     from torch_topoopt.plan.layout import Layout
     from torch_topoopt.search.layouts.cell_costs import CellCost, PricedCell
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _BUCKET_BYTES = 25e6  # DistributedDataParallel's
 _UNHIDDEN = 0.1  # of the exchange of gradients: the last bucket, after the backward pass
-_ZERO_BUBBLE = 1 / 3  # of 1F1B's bubble (ZB-H1; Qi et al. 2023, table 1, if passes are equal)
+ZERO_BUBBLE = 1 / 3  # of 1F1B's bubble (ZB-H1; Qi et al. 2023, table 1, if passes are equal)
 
 
 class StepTimes(NamedTuple):
@@ -150,12 +151,11 @@ class StepModel:
     def times(self, layout: Layout, stages: Sequence[LayoutStage]) -> StepTimes:
         """Seconds of an iteration of `stages`, which are those of `layout`."""
         groups = Groups.of(layout)
-        passes = [self._passes(layout, groups, stage) for stage in stages]
-        send_s, count = self._send_s(layout, stages[0]), layout.micro_batches
-        if layout.schedule == "1f1b":
-            passes_s = _one_forward_one_backward(count, passes, send_s)
-        else:
-            passes_s = _chunked(layout, passes, send_s)
+        of_stage = {stage.alike: stage for stage in stages}
+        of_kind = {alike: self._passes(layout, groups, one) for alike, one in of_stage.items()}
+        passes = [of_kind[stage.alike] for stage in stages]
+        count = layout.micro_batches
+        passes_s = self._scheduled_s(layout, stages[0], passes)
         its = max(passes, key=_both)  # of the slowest stage
         bubble_s = passes_s - count * _both(its)
         state_s, optimizer_s = self._after_passes(layout, groups, stages, passes)
@@ -177,14 +177,46 @@ class StepModel:
     ) -> tuple[float, float]:
         """Seconds of state and of the optimizer after the last pass of the first stage, for the
         stage that ends last. Each stage ends its passes before the stages in front of it."""
+        known: dict[Hashable, tuple[float, float]] = {}
         found = []
         before_s = 0.0
         for stage, its in zip(stages, passes, strict=True):
-            optimizer_s = self.optimizer_s(layout, stage)
-            state_s = self._state_s(layout, groups, stage, its) - before_s
-            found.append((state_s, optimizer_s))
+            if (alike := stage.alike) not in known:
+                state_s = self._state_s(layout, groups, stage, its)
+                known[alike] = state_s, self.optimizer_s(layout, stage)
+            state_s, optimizer_s = known[alike]
+            found.append((state_s - before_s, optimizer_s))
             before_s += its.backward_s / layout.interleave
         return max(found, key=sum)
+
+    def least_passes_s(self, layout: Layout, stages: Sequence[LayoutStage]) -> float:
+        """Seconds of all micro-batches without the exchange of state, the sum of gradients and
+        recomputation: no sharding of `layout` takes less."""
+        of_stage = {stage.alike: stage for stage in stages}
+        of_kind = {
+            alike: _Passes(_Pass(), _Pass(), *self.chains_s(layout, stage), 0.0)
+            for alike, stage in of_stage.items()
+        }
+        return self._scheduled_s(layout, stages[0], [of_kind[stage.alike] for stage in stages])
+
+    def chains_s(self, layout: Layout, stage: LayoutStage) -> tuple[float, float]:
+        """The forward and the backward pass of a micro-batch, as in `least_passes_s`."""
+        layout = replace(layout, recompute="none", recompute_blocks=())
+        groups = Groups.of(layout)
+        forward_s = backward_s = self.loss_s(stage)
+        forward_s += sum(gather_s for _, gather_s in self._output_gathers(layout, groups, stage))
+        for one, count in stage.cells:
+            ahead, back = self._cell_passes(layout, groups, stage, one)
+            forward_s += count * ahead.chain_s
+            backward_s += count * back.chain_s
+        return forward_s, backward_s
+
+    def _scheduled_s(self, layout: Layout, first: LayoutStage, passes: Sequence[_Passes]) -> float:
+        """Seconds of all micro-batches; `passes` are those of each stage."""
+        send_s = self._send_s(layout, first)
+        if layout.schedule == "1f1b":
+            return _one_forward_one_backward(layout.micro_batches, passes, send_s)
+        return _chunked(layout, passes, send_s)
 
     def _passes(self, layout: Layout, groups: Groups, stage: LayoutStage) -> _Passes:
         loss_s, summed_s = self.loss_s(stage), self.summed_s(layout, stage)
@@ -476,6 +508,6 @@ def _chunked(layout: Layout, passes: Sequence[_Passes], send_s: float) -> float:
     each = list(map(_both, passes))
     bubble_s = (sum(each) - max(each)) / layout.interleave
     if layout.schedule == "zero-bubble":
-        bubble_s *= _ZERO_BUBBLE
+        bubble_s *= ZERO_BUBBLE
     bubble_s += 2 * send_s * (layout.pipeline * layout.interleave - 1)
     return layout.micro_batches * max(max(each), send_s * layout.interleave) + bubble_s
