@@ -40,3 +40,18 @@ def test_with_a_given_number_of_micro_batches_boundaries_stay() -> None:
     _, after_s = descended_s(PlanningOptions(micro_batches=4), *servers)
     _, thorough_s = descended_s(PlanningOptions(micro_batches="auto"), *servers)
     assert thorough_s < 0.95 * after_s
+
+
+def test_stages_and_their_order_of_servers_change_together() -> None:
+    """On a ring the fastest stages are not in its order: two paths join servers two links apart."""
+    graph, cluster = chain(8, flops=10**11, output=10**7), Cluster(4, 2, 10.0, accelerator="a100")
+    options = PlanningOptions(micro_batches="auto", mode="best")
+    problems = SearchProblems(graph, cluster, options, schedules=True)
+    pricing = PairPricing(problems.lowered, options)
+    ends_s = []
+    for servers in [(0, 0, 1, 1, 2, 2, 2, 3), (0, 0, 1, 1, 2, 2, 3, 3)]:
+        strategy = tuple(Placement(f"layer{i}", (server,)) for i, server in enumerate(servers))
+        pair = pricing.wired(strategy, "best", 4)
+        found = Descents(problems, pricing, 1, lambda: None).best(pair, [pair], {4: ()}, "best")
+        ends_s.append(found.iteration_s)
+    assert max(ends_s) <= min(ends_s) * 1.001

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _DESCENTS = 4  # from the best pairs of all rounds, on few servers
 _CATCHES_UP = 1.25  # times the best: a descent from such a pair may end below it
-_WIRED = 4  # strategies with exchanged servers: to wire takes longer than to price
+_WIRED = 4  # strategies with exchanged servers or other boundaries: wiring is slower than pricing
 _LARGEST_THOROUGH = 2048  # operators times servers
 _GAIN = 1e-4  # least relative gain of the last changes, as of a descent
 
@@ -137,24 +137,33 @@ class Descents:
 
     def _with_last_changes(self, pair: PricedPair, mode: WiringMode | None) -> PricedPair:
         """`pair` with other boundaries of stages, or with two servers exchanged and, with a `mode`,
-        wired again, as long as these gain."""
+        wired again, as long as these gain. Mode best makes both changes at once, too."""
         count, gains = pair.micro_batches, True
         while gains:
             before_s = pair.iteration_s
             network = pair.network
             problem = self._problems.problem(network, (pair.strategy,), count)
-            for other in other_boundaries(problem, pair.strategy):
-                pair = faster(pair, self._pricing.price(other, network, count))
+            boundaries = [
+                self._pricing.price(other, network, count)
+                for other in other_boundaries(problem, pair.strategy)
+            ]
+            near = sorted((pair, *boundaries), key=_seconds)[:_WIRED]
+            pair = near[0]
             exchanged = [
                 self._pricing.price(other, network, count)
                 for other in exchanged_servers(problem, pair.strategy)
             ]
             exchanged.sort(key=_seconds)
             pair = min((pair, *exchanged[:1]), key=_seconds)
-            if mode not in (None, "best"):  # mode best has the same networks for both
-                for one in exchanged[:_WIRED]:
-                    pair = faster(pair, self._pricing.wired(one.strategy, mode, count))
-                    self._on_step()
+            others = [one.strategy for one in exchanged[:_WIRED]]
+            if mode == "best":  # mode paper is fast, and depends more on the order of servers
+                others = [o for one in near for o in exchanged_servers(problem, one.strategy)]
+            if mode is None:
+                others = []
+            for other in others:
+                wired = self._pricing.wired(other, self._problems.options.first_mode, count)
+                pair = faster(pair, wired)
+                self._on_step()
             gains = pair.iteration_s < before_s * (1 - _GAIN)
         return pair
 
