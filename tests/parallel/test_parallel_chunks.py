@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-import transformers
+from library_models import library
 from support.refusals import refused
 from torch import nn
 
@@ -66,6 +66,12 @@ class ConditionedBlock(nn.Module):
         return x + torch.tanh(self.mix(x)) * self.scale(condition)[:, None]
 
 
+def of_transformers(name: str, config: str, **options: Any) -> nn.Module:
+    transformers = library("transformers")
+    model: nn.Module = getattr(transformers, name)(getattr(transformers, config)(**options))
+    return model
+
+
 def of_size(family: Any, **more: Any) -> nn.Module:
     size = replace(family.SIZES["tiny"], blocks=BLOCKS, **more)
     return gpt.GPT(size) if family is gpt else llama.Llama(size)
@@ -90,35 +96,31 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
         lambda: (torch.randn(2, 3, 4), torch.randn(2, 1), torch.tensor([1, 3])),
     ),
     "LlamaForCausalLM": (
-        lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**DECODER)),
+        lambda: of_transformers("LlamaForCausalLM", "LlamaConfig", **DECODER),
         masked,
     ),
     "Qwen3MoeForCausalLM": (
-        lambda: transformers.Qwen3MoeForCausalLM(
-            transformers.Qwen3MoeConfig(
-                **DECODER, head_dim=4, num_experts=4, num_experts_per_tok=2,
-                moe_intermediate_size=16,
-            )
+        lambda: of_transformers(
+            "Qwen3MoeForCausalLM", "Qwen3MoeConfig", **DECODER,
+            head_dim=4, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
         ),
         tokens,
     ),
     "GPT2LMHeadModel": (
-        lambda: transformers.GPT2LMHeadModel(
-            transformers.GPT2Config(
-                n_embd=16, n_layer=BLOCKS, n_head=4, vocab_size=WORDS, n_positions=64,
-                bos_token_id=0, eos_token_id=0,
-            )
+        lambda: of_transformers(
+            "GPT2LMHeadModel", "GPT2Config", n_embd=16, n_layer=BLOCKS, n_head=4,
+            vocab_size=WORDS, n_positions=64, bos_token_id=0, eos_token_id=0,
         ),
         tokens,
     ),
     "ViTForImageClassification": (
-        lambda: transformers.ViTForImageClassification(
-            transformers.ViTConfig(**ENCODER, image_size=16, patch_size=4)
+        lambda: of_transformers(
+            "ViTForImageClassification", "ViTConfig", **ENCODER, image_size=16, patch_size=4
         ),
         lambda: {"pixel_values": torch.randn(2, 3, 16, 16)},
     ),
     "T5ForConditionalGeneration": (
-        lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**T5)),
+        lambda: of_transformers("T5ForConditionalGeneration", "T5Config", **T5),
         lambda: {**tokens(), "decoder_input_ids": tokens()["input_ids"]},
     ),
 }  # fmt: skip
@@ -150,7 +152,7 @@ def in_chunks(model: nn.Module, batch: Any, cells: tuple[int, ...]) -> torch.Ten
         assert names == kept
         passed = chunk(*passed)
         if number < len(cells) - 1:
-            in_output = isinstance(model, transformers.T5ForConditionalGeneration)
+            in_output = type(model).__name__ == "T5ForConditionalGeneration"
             sent = sum(tensor.nbytes for tensor in passed)
             # T5 also returns the result of its encoder; an OpGraph does not have the output.
             assert sent == planned[sum(cells[: number + 1]) - 1] or in_output

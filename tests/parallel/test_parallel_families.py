@@ -11,12 +11,13 @@ import torch
 from planned_training import LIMIT_S, SAMPLES, Family, check
 from torch import nn
 
-from torch_topoopt.models import dlrm
+from torch_topoopt.models import dlrm, gpt
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+LENGTH, WORDS = 8, 64
 CLICKS = dlrm.DLRMSize(2, 128, 2, 256, 4, 512, 64, 5, SAMPLES, "dot")
 
 
@@ -28,6 +29,28 @@ def words(name: str, step: int) -> tuple[Any, torch.Tensor]:
 
 def loss_of_words(output: Any, following: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(output.logits.flatten(0, 1), following.flatten())
+
+
+class TableReader(gpt.GPT):
+    """Its logits are products with the table of tokens, which no module makes."""
+
+    def __init__(self) -> None:
+        super().__init__(gpt.GPTSize(2, 128, 4, LENGTH, WORDS, SAMPLES))
+        del self.head
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.blocks(self.embedding(tokens)))
+        return nn.functional.linear(x, self.embedding.tokens.weight)
+
+
+def tokens(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    made = torch.randint(0, WORDS, (SAMPLES, LENGTH + 1), generator=generator)
+    return made[:, :-1], made[:, 1:]
+
+
+def loss_of_tokens(logits: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(logits.flatten(0, 1), following.flatten())
 
 
 def clicks(step: int) -> tuple[Any, torch.Tensor]:
@@ -48,6 +71,7 @@ FAMILIES = {
         clicks,
         nn.functional.binary_cross_entropy_with_logits,
     ),
+    "table reader": Family(TableReader, tokens, loss_of_tokens),
 }
 PLANS = {
     "whisper": [
@@ -56,6 +80,7 @@ PLANS = {
         "pipeline=4,micro_batch=2,schedule=gpipe",
     ],
     "dlrm": ["micro_batch=1,sharding=parameters", "tensor=2,micro_batch=2"],
+    "table reader": ["tensor=2,micro_batch=2"],
 }
 # 1 to 4 % more than planned: tensor groups gather the encoder's result, which no loss reads, and a
 # stage with both uses of the shared table gathers it twice.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed as dist
+from library_models import library
 from support.backend.ranks import make_plan, run_ranks, values
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from torch_topoopt.models import gpt, llama, qwen3_moe
 from torch_topoopt.parallel import pipeline
@@ -82,8 +82,9 @@ def build(name: str) -> nn.Module:
     if name == "read table":
         return ReadTable()
     if name == "transformers":
-        return LlamaForCausalLM(
-            LlamaConfig(
+        transformers = library("transformers")
+        return transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(
                 hidden_size=16, intermediate_size=32, num_hidden_layers=4, vocab_size=WORDS,
                 num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True,
             )
@@ -219,6 +220,7 @@ def use(rank: int, world: int) -> list[Any]:
 
 
 def test_a_transformers_model_is_used_as_in_one_process(tmp_path: Path) -> None:
+    library("transformers")
     done = values(run_ranks(make_plan(2, 1), tmp_path, use))
     (_, (in_16_bits, dtype)) = [of_rank.pop() for of_rank in done]
     expected_loss = loss_of(build("llama")(batch(0)[0]), batch(0)[1]).item()

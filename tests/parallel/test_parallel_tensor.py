@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed as dist
+from library_models import library
 from support.backend.ranks import make_plan, run_ranks, values
 from torch import nn
 
@@ -33,7 +34,7 @@ DECODER = {
 
 
 def transformers_model(name: str, **options: Any) -> nn.Module:
-    transformers = pytest.importorskip("transformers")
+    transformers = library("transformers")
     config = getattr(transformers, f"{name}Config")(**DECODER, **options)
     return getattr(transformers, f"{name}ForCausalLM")(config)
 
@@ -77,6 +78,8 @@ CASES = {
         ("gpt", TENSOR_2),
         ("bert", TENSOR_2_FSDP),
         ("mixtral", TENSOR_2),
+    ],
+    "tensors, transformers": [
         ("transformers Llama, tied", TENSOR_2),
         ("transformers Qwen3", TENSOR_4),
         ("transformers Qwen3-MoE", TENSOR_2_FSDP),
@@ -84,17 +87,21 @@ CASES = {
     "experts": [
         ("mixtral", Layout(data=4, expert=4, micro_batch=2)),
         ("mixtral", Layout(data=4, expert=2, micro_batches=2, **{**FSDP, "state_shards": 4})),
+        ("mixtral", Layout(tensor=2, data=2, expert=2, micro_batch=4, recompute="full")),
+    ],
+    "experts, transformers": [
         ("transformers Qwen3-MoE", Layout(data=4, expert=2, micro_batch=2)),
         ("transformers Mixtral", Layout(tensor=2, data=2, expert=4, micro_batch=4)),
-        ("mixtral", Layout(tensor=2, data=2, expert=2, micro_batch=4, recompute="full")),
     ],
     "context": [
         ("llama, tied", Layout(context=4, micro_batch=4, micro_batches=2)),
         ("gpt", Layout(context=2, data=2, micro_batch=4)),
-        ("transformers Qwen3", Layout(context=2, data=2, micro_batch=4, **FSDP)),
         ("llama, biases", Layout(context=2, tensor=2, micro_batch=8)),
-        ("transformers Mixtral", Layout(context=2, data=2, expert=2, micro_batch=4)),
         ("llama, tied", Layout(context=2, data=2, micro_batch=4, recompute="full")),
+    ],
+    "context, transformers": [
+        ("transformers Qwen3", Layout(context=2, data=2, micro_batch=4, **FSDP)),
+        ("transformers Mixtral", Layout(context=2, data=2, expert=2, micro_batch=4)),
     ],
     "stages": [
         ("llama, tied", Layout(pipeline=2, tensor=2, micro_batch=2, micro_batches=4)),
@@ -170,6 +177,8 @@ def train_all(cases: str, rank: int, world: int) -> list[Any]:
 
 @pytest.mark.parametrize("cases", list(CASES))
 def test_a_divided_model_trains_as_it_does_alone(cases: str, tmp_path: Path) -> None:
+    if "transformers" in cases:
+        library("transformers")
     function = functools.partial(train_all, cases)
     done = values(run_ranks(make_plan(RANKS, 2), tmp_path, function, limit_s=300))
     for (name, layout), of_ranks in zip(CASES[cases], zip(*done, strict=True), strict=True):

@@ -6,13 +6,14 @@ Between modules, activations are DTensors, so that models see the shapes of whol
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel.style import ParallelStyle
-from torch.utils._pytree import tree_map_only
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torch_topoopt.parallel.splits import rows_of
 
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import Placement
 
     Convert = Callable[[Any], Any]
+
+_PRODUCTS = (
+    torch.nn.functional.linear,
+    torch.matmul,
+    torch.Tensor.matmul,
+    torch.Tensor.__matmul__,
+)
+_MATRIX = 2  # dimensions
 
 
 class LocalParts(ParallelStyle):  # type: ignore[misc]
@@ -104,6 +113,50 @@ class TableRows(ParallelStyle):  # type: ignore[misc]
 
         module.forward = forward
         return module
+
+
+class LocalProducts(TorchFunctionMode):  # type: ignore[misc]
+    """Each rank multiplies its own positions by a whole matrix, or all of them by its part of one.
+
+    DTensor would join samples and positions in one dimension, which is an error in PyTorch 2.11.
+    Later, it gathers positions twice: in the forward pass and for the gradient of the matrix.
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        first: Any = args[0] if args else None
+        others = args[1:]
+        leaves = [leaf for leaf in tree_leaves((others, kwargs)) if isinstance(leaf, torch.Tensor)]
+        are_matrices = all(leaf.dim() <= _MATRIX for leaf in leaves)
+        if function not in _PRODUCTS or not (are_matrices and _has_part_of_positions(first)):
+            return function(*args, **kwargs)
+        if any(isinstance(leaf, DTensor) and leaf.placements != (Replicate(),) for leaf in leaves):
+            return function(gathered(first), *others, **kwargs)
+        own = partial(DTensor.to_local, grad_placements=[Partial()])
+        others, kwargs = tree_map_only(DTensor, own, (others, kwargs))
+        made = function(first.to_local(), *others, **kwargs)
+        return DTensor.from_local(made, first.device_mesh, first.placements, run_check=False)
+
+    @classmethod
+    def around(cls, module: torch.nn.Module) -> None:
+        """Makes the forward method of `module` run in this mode."""
+        forward = module.forward
+
+        @wraps(forward)
+        def local_forward(*args: Any, **kwargs: Any) -> Any:
+            with cls():
+                return forward(*args, **kwargs)
+
+        module.forward = local_forward
+
+
+def _has_part_of_positions(tensor: Any) -> bool:
+    if not isinstance(tensor, DTensor) or len(tensor.placements) > 1:
+        return False
+    (placement,) = tensor.placements
+    return isinstance(placement, Shard) and 0 < placement.dim < tensor.dim() - 1
 
 
 def replicate_parameters(module: torch.nn.Module, mesh: DeviceMesh) -> None:

@@ -21,6 +21,7 @@ from torch_topoopt.parallel.sharded.blocks import path_of
 from torch_topoopt.parallel.sharded.experts import expert_paths
 from torch_topoopt.parallel.sharded.local_parts import (
     LocalParts,
+    LocalProducts,
     TableRows,
     gathered,
     plain,
@@ -32,7 +33,7 @@ from torch_topoopt.parallel.stages import StrategyError
 from torch_topoopt.plan.layout import Layout
 from torch_topoopt.search.accelerators import class_of
 from torch_topoopt.search.layouts.cell_costs import parameter_kinds
-from torch_topoopt.search.layouts.cells import cells_of, with_shared_tables
+from torch_topoopt.search.layouts.cells import cells_of, shared_bytes, with_shared_tables
 from torch_topoopt.search.layouts.divisible import why_not_divided, why_not_joint
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ def tensor_parallel(
     for path, style in chosen.items():
         parallelize_module(module.get_submodule(path), mesh, style, src_data_rank=None)
     replicate_parameters(module, mesh)
+    for owner in styles.with_products():
+        LocalProducts.around(owner)
     for first, *others in ties:
         _tie(module, first, others)
     for parameter in module.parameters():
@@ -163,6 +166,13 @@ class TensorStyles:
         """The modules whose attention has some of the heads."""
         pairs = zip(self.operators, self.kinds, strict=True)
         names = [path_of(o) for o, kind in pairs if class_of(o) == "attention" and kind]
+        paths = dict.fromkeys(name.rpartition(".")[0] for name in names)
+        return [self.modules[path] for path in paths if path in self.modules]
+
+    def with_products(self) -> list[nn.Module]:
+        """The modules that multiply by matrices of their own or of tables, by functions."""
+        dense = (o for o in self.operators if o.kind[:1].islower() and class_of(o) == "dense")
+        names = [path_of(o) for o in dense if o.parameter_bytes or shared_bytes(o)]
         paths = dict.fromkeys(name.rpartition(".")[0] for name in names)
         return [self.modules[path] for path in paths if path in self.modules]
 
