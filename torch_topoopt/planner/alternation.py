@@ -326,7 +326,7 @@ class Planning:
             if rewires:
                 wired = wired_for[count], wired_s[count]
                 following = self._next_network(searched, wired, gained)
-            if turn == self._most_rounds:
+            if turn == self._most_rounds or failures > self._effort.failures:
                 following = None
             if following is None:
                 self._descend({**begun_at, **starts}, mode if rewires else None)
