@@ -22,7 +22,7 @@ from torch_topoopt.supervision.job_files import JobFolder
 from torch_topoopt.supervision.statuses import read_statuses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch_topoopt.launcher.run.folder import RunFolder
     from torch_topoopt.runtime.metrics import MetricsWriter
@@ -115,32 +115,45 @@ class FolderWatch:
 @contextlib.contextmanager
 def watching(folder: RunFolder, metrics: MetricsWriter) -> Iterator[None]:
     """Inside, the job of that run folder is watched."""
-    over = threading.Event()
     limit_s = stall_limit_s()
     stalls, files = StallWatch(limit_s), FolderWatch(folder, metrics)
 
-    def watch() -> None:
-        while not over.wait(_INTERVAL_S):
-            files.look()
-            try:
-                ranks = {
-                    rank: status
-                    for rank, status in read_statuses(JobFolder(folder.path)).items()
-                    if status.alive
-                }
-            except (DocumentError, OSError):
-                continue  # the ranks are ending, or the folder is broken
-            if stalls.stalled(ranks, time.monotonic(), time.time_ns()):
-                console.warning(
-                    f"no rank has made progress for {limit_s:g} s; `topoopt inspect {folder.path}` "
-                    "names the rank that the others wait for"
-                )
+    def look() -> None:
+        files.look()
+        try:
+            ranks = {
+                rank: status
+                for rank, status in read_statuses(JobFolder(folder.path)).items()
+                if status.alive
+            }
+        except (DocumentError, OSError):
+            return  # the ranks are ending, or the folder is broken
+        if stalls.stalled(ranks, time.monotonic(), time.time_ns()):
+            console.warning(
+                f"no rank has made progress for {limit_s:g} s; `topoopt inspect {folder.path}` "
+                "names the rank that the others wait for"
+            )
 
-    thread = threading.Thread(target=watch, name="topoopt job watch", daemon=True)
+    try:
+        with repeating(look, _INTERVAL_S, "topoopt job watch"):
+            yield
+    finally:
+        files.look()
+
+
+@contextlib.contextmanager
+def repeating(look: Callable[[], None], interval_s: float, thread_name: str) -> Iterator[None]:
+    """Inside, a thread calls `look` every `interval_s` seconds."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(interval_s):
+            look()
+
+    thread = threading.Thread(target=watch, name=thread_name, daemon=True)
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join()
-        files.look()

@@ -7,13 +7,13 @@ servers. Ranks go on over other cables meanwhile, and open the link again on the
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.netns.options import NetnsOptions
 from torch_topoopt.launcher import console
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.run.job_watch import repeating
 from torch_topoopt.links.cable_keeper import spare_limit_s
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan.codec import DocumentError
@@ -188,19 +188,10 @@ def watching(
         yield
         return
     mover = CableMover(circuits, JobFolder(folder), metrics, limit_s)
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(_INTERVAL_S):
-            mover.look(time.monotonic())
-
-    thread = threading.Thread(target=watch, name="topoopt spare ports", daemon=True)
-    thread.start()
     try:
-        yield
+        with repeating(lambda: mover.look(time.monotonic()), _INTERVAL_S, "topoopt spare ports"):
+            yield
     finally:
-        over.set()
-        thread.join()
         circuits.close()
 
 
