@@ -1,11 +1,13 @@
-"""Models of the configuration files of transformers (config.json), in the modules of this folder.
+"""Models of the configuration files of transformers (config.json).
 
-transformers itself is not needed. A type is listed if its parameters are as many as those of these
-modules, and its matrix products are the same. Further settings cost nothing, or are refused.
+A type is in TYPES if the modules of this folder have as many parameters and the same matrix
+products; further settings cost nothing, or are refused. transformers is not needed for them, and
+builds all other types.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -28,7 +30,7 @@ class ConfiguredModel(NamedTuple):
     """Callables that build the model, and a batch of so many samples (None: of one)."""
 
     build: Callable[[], nn.Module]
-    example_batch: Callable[[int | None], torch.Tensor]
+    example_batch: Callable[[int | None], torch.Tensor | dict[str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def configured(
     fields = _Fields(configuration)
     kind = configuration.get("model_type")
     if not isinstance(kind, str) or kind not in TYPES:
-        raise ValueError(f"model_type: {kind!r} is not one of {', '.join(TYPES)}")
+        return _of_transformers(fields, kind, sequence, task)
     tokens = _sequence(fields, sequence)
     labels = _labels(fields) if task == "sequence-classification" else 0
     dtype = fields.dtype()
@@ -93,21 +95,79 @@ def configured(
     return ConfiguredModel(lambda: network(size).to(dtype), lambda count: tokens_of(size, count))
 
 
-def _sequence(fields: _Fields, sequence: int | None) -> int:
-    longest = fields.number("max_position_embeddings", "n_positions")
-    window = fields.window()
+def _of_transformers(
+    fields: _Fields, kind: object, sequence: int | None, task: Task
+) -> ConfiguredModel:
+    """A model that transformers builds, in the type of numbers of the configuration."""
+    known = f"model_type: {kind!r} is not one of {', '.join(TYPES)}"
+    if importlib.util.find_spec("transformers") is None:
+        raise ValueError(f"{known}; install transformers for its other types")
+    library: Any = importlib.import_module("transformers")
+    if kind not in library.CONFIG_MAPPING:
+        raise ValueError(f"{known}, and transformers {library.__version__} does not know it either")
+    classes = {
+        "causal-lm": library.AutoModelForCausalLM,
+        "sequence-classification": library.AutoModelForSequenceClassification,
+    }
+    dtype = fields.dtype()
+    level = library.logging.get_verbosity()
+    library.logging.set_verbosity_error()  # of warnings about tokens that no profile reads
+    try:
+        configuration = library.AutoConfig.for_model(**fields.values)
+    except Exception as error:
+        raise ValueError(f"transformers refuses it: {' '.join(str(error).split())}") from None
+    finally:
+        library.logging.set_verbosity(level)
+    if type(configuration) not in classes[task]._model_mapping:
+        raise ValueError(f"model_type: transformers has no {task} model of {kind!r}")
+    text = configuration.get_text_config()
+    if text.pad_token_id is None:
+        text.pad_token_id = 0  # classification of several samples asks for one
+    tokens = _in_range(sequence, getattr(text, "max_position_embeddings", None))
+    attention = _fused_attention(library, classes[task]._model_mapping[type(configuration)])
+    return ConfiguredModel(
+        lambda: classes[task].from_config(
+            configuration, dtype=dtype, attn_implementation=attention
+        ),
+        lambda count: {"input_ids": torch.zeros(count or 1, tokens, dtype=torch.long)},
+    )
+
+
+def _fused_attention(library: Any, model: Any) -> str | None:
+    """The attention to profile, fused as in the kernels that people train with; None: the model's
+    default, which is fused, too."""
+    if getattr(model, "_supports_sdpa", True):
+        return None
+    name = "topoopt_fused"  # without the sinks of GPT-OSS, which cost nothing
+    fused: Any = importlib.import_module("transformers.integrations.sdpa_attention")
+    masks: Any = importlib.import_module("transformers.masking_utils")
+    library.AttentionInterface.register(name, fused.sdpa_attention_forward)
+    library.AttentionMaskInterface.register(name, masks.sdpa_mask)
+    return name
+
+
+def _in_range(sequence: int | None, longest: int | None) -> int:
+    """`sequence`, by default as long as the model allows (None: any), at most LONGEST_DEFAULT."""
     if sequence is None:
-        return min(longest, window or longest, LONGEST_DEFAULT)
+        return min(longest or LONGEST_DEFAULT, LONGEST_DEFAULT)
     if sequence < 1:
         raise ValueError(f"sequence: must be at least 1 (got {sequence})")
-    if sequence > longest:
+    if longest is not None and sequence > longest:
         raise ValueError(f"sequence: {sequence} tokens are more than the model's {longest}")
+    return sequence
+
+
+def _sequence(fields: _Fields, sequence: int | None) -> int:
+    window = fields.window()
+    found = _in_range(sequence, fields.number("max_position_embeddings", "n_positions"))
+    if sequence is None:
+        return min(found, window or found)
     if window is not None and sequence > window:
         raise ValueError(
             f"sequence: {sequence} tokens are more than its sliding_window of {window}, whose "
             "attention is not supported"
         )
-    return sequence
+    return found
 
 
 def _labels(fields: _Fields) -> int:

@@ -129,6 +129,59 @@ def test_products_are_those_of_transformers() -> None:
     assert ours.parameter_bytes == theirs.parameter_bytes
 
 
+DEEPSEEK_V3 = {
+    **{"model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432},
+    **{"moe_intermediate_size": 2048, "num_hidden_layers": 61, "first_k_dense_replace": 3},
+    **{"num_attention_heads": 128, "num_key_value_heads": 128, "n_routed_experts": 256},
+    **{"n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4},
+    **{"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64},
+    **{"v_head_dim": 128, "vocab_size": 129280, "max_position_embeddings": 163840},
+    "torch_dtype": "bfloat16",
+}
+
+
+def test_other_types_are_built_by_transformers() -> None:
+    pytest.importorskip("transformers", reason=NEEDED)
+    corrections = 58 * 256  # of routers, which are buffers
+    assert parameters(DEEPSEEK_V3) == 671_026_419_200 - corrections
+    small = {"num_hidden_layers": 4, "hidden_size": 64, "vocab_size": 100, "n_routed_experts": 16}
+    found = configured({**DEEPSEEK_V3, **small}, sequence=32)
+    made = profile(found.build, found.example_batch(2), name="deepseek")
+    assert sorted(len(layer.starts) for layer in made.layers) == [1, 3]  # with experts: 1
+    with torch.device("meta"):
+        assert {p.dtype for p in found.build().parameters()} == {torch.bfloat16}
+    assert found.example_batch(2)["input_ids"].shape == (2, 32)
+    classifier = {**DEEPSEEK_V3, **small, "num_labels": 5}
+    assert parameters(classifier, task="sequence-classification") < parameters(
+        {**DEEPSEEK_V3, **small}
+    )
+    with refused(ValueError, "sequence", "163841", "163840"):
+        configured(DEEPSEEK_V3, sequence=163841)
+    with refused(ValueError, "causal-lm", "t5"):
+        configured({"model_type": "t5"})
+    with refused(ValueError, "transformers", "num_hidden_layers"):
+        configured({**DEEPSEEK_V3, "num_hidden_layers": "many"})
+
+
+def test_attention_is_fused_also_where_transformers_has_it_eager_only() -> None:
+    pytest.importorskip("transformers", reason=NEEDED)
+    small = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 64, "head_dim": 16}
+    small |= {"vocab_size": 100, "num_attention_heads": 4, "num_key_value_heads": 2}
+    found = configured({"model_type": "gpt_oss", "num_local_experts": 4, **small}, sequence=32)
+    made = profile(found.build, found.example_batch(2), name="gpt-oss")
+    kinds = [operator.kind for operator in made.operators]
+    assert sum("scaled_dot_product_attention" in kind for kind in kinds) == 2
+    assert "softmax" not in kinds
+
+
+def test_without_transformers_its_types_are_said_to_need_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with refused(ValueError, "deepseek_v3", "llama", "install transformers"):
+        configured(DEEPSEEK_V3)
+
+
 def test_samples_are_as_long_as_the_model_allows_but_not_longer() -> None:
     def length(configuration: dict[str, Any], **options: Any) -> int:
         return int(configured(configuration, **options).example_batch(2).shape[1])
@@ -155,7 +208,7 @@ def test_types_are_those_of_the_configuration() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model_type": "gemma3"}, ("model_type", "gemma3", "gpt2", "qwen3_moe")),
+        ({"model_type": "no-such-type"}, ("model_type", "no-such-type", "gpt2", "qwen3_moe")),
         ({"model_type": None}, ("model_type", "llama")),
         ({"hidden_size": None}, ("hidden_size", "missing")),
         ({"num_hidden_layers": 2.5}, ("num_hidden_layers", "2.5")),

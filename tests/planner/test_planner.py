@@ -434,7 +434,7 @@ def test_a_cluster_that_cannot_run_the_model_is_refused(space: str) -> None:
         refuse(chain(2), Cluster(65, 4, 10.0), "batch_size", 64, 65)
     refuse(chain(2), Cluster(4, 2, 10.0, accelerator="abacus"), "abacus")
     refuse(chain(2), Cluster(4, 1, 10.0), "degree", 1)
-    refuse(embeddings(9, table_bytes=2 * 10**9), small(), "bytes", "memory")
+    refuse(embeddings(9, table_bytes=2 * 10**9), small(), "bytes", "memory", "layouts")
 
 
 @pytest.mark.parametrize("space", ["full", "data-parallel"])

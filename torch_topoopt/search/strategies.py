@@ -221,7 +221,8 @@ def _those_that_fit(memory: Memory, candidates: list[Strategy]) -> tuple[Strateg
     if not fitting:
         raise ValueError(
             f"accelerator: {memory.op_graph.model} needs {min(needed)} bytes in the memory of one "
-            f"{memory.cluster.accelerator}, which has {memory.limit_bytes}; use more servers, a "
-            "larger accelerator or a smaller batch"
+            f"{memory.cluster.accelerator}, which has {memory.limit_bytes}; use "
+            "strategy_space layouts, which shards its state, more servers, a larger accelerator or "
+            "a smaller batch"
         )
     return tuple(dict.fromkeys(fitting))
