@@ -12,8 +12,9 @@ from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_
 
 if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal
-    from torch_topoopt.plan import Cluster, Network, Plan, Prediction
+    from torch_topoopt.plan import Cluster, Network, Plan, Prediction, Ring
 
+_LONG_RING = 16  # servers; the file of the plan has longer ones
 CLUSTER_FIGURES = (
     "servers", "degree", "link_gbps", "ports", "accelerator", "accelerators_per_server",
 )  # fmt: skip
@@ -97,14 +98,20 @@ def network_lines(plan: Plan) -> list[str]:
     if plan.mode not in ("fixed", "discovered"):
         lines += dark_ports_lines(cluster, network)
     for group in network.groups:
-        rings = []
-        for ring in group.rings:
-            order = "-".join(map(str, ring.servers)) if ring.stride is None else f"+{ring.stride}"
-            rings.append(f"{order} ({ring.share:.0%})")
+        rings = [f"{_order(ring)} ({ring.share:.0%})" for ring in group.rings]
         everyone = len(group.servers) == cluster.servers
         who = counted(cluster.servers, "server") if everyone else servers_text(group.servers)
         lines.append(f"group of {who}: rings {', '.join(rings) or 'none'}")
     return lines
+
+
+def _order(ring: Ring) -> str:
+    """ "+3", or the servers in order; the first ones of a long ring."""
+    if ring.stride is not None:
+        return f"+{ring.stride}"
+    shown = ring.servers if len(ring.servers) <= _LONG_RING else ring.servers[: _LONG_RING // 4]
+    more = "" if shown == ring.servers else "-..."
+    return "-".join(map(str, shown)) + more
 
 
 def _relayed(network: Network) -> int:

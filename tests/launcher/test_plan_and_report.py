@@ -14,7 +14,7 @@ from support.refusals import named
 from torch_topoopt.launcher.console import Terminal
 from torch_topoopt.launcher.main import main
 from torch_topoopt.launcher.plan.plan_tables import network_lines, show_rounds
-from torch_topoopt.plan import Plan, Ring, Round, Route
+from torch_topoopt.plan import Group, Plan, Ring, Round, Route
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +54,15 @@ def test_a_pair_with_two_routes_is_relayed_once() -> None:
     both_ways = [Route((a, (a + turn) % 4, (a + 2) % 4), 0.5) for a in range(4) for turn in (1, 3)]
     plan = replace(make_ring_plan(4), network=replace(network, routes=tuple(both_ways)))
     assert "4 of 12 ordered pairs relayed" in network_lines(plan)[0]
+
+
+def test_a_long_ring_without_a_stride_shows_its_first_servers() -> None:
+    plan = make_ring_plan(20)
+    order = (0, 2, 1, *range(3, 20))
+    groups = (Group(tuple(range(20)), (Ring(order, 1.0),)),)
+    (line,) = network_lines(replace(plan, network=replace(plan.network, groups=groups)))[1:]
+    assert "0-2-1-3-..." in line
+    assert "19" not in line
 
 
 def test_the_same_seed_gives_the_same_bytes(op_graph_file: Path, tmp_path: Path) -> None:
