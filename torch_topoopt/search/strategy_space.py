@@ -7,6 +7,7 @@ whole operator. FlexFlow, as used by the TopoOpt paper, splits samples only: `di
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -67,6 +68,7 @@ def shard_counts(servers: int, batch_size: int) -> tuple[int, ...]:
     return tuple(k for k in range(1, min(servers, batch_size) + 1) if servers % k == 0)
 
 
+@functools.lru_cache(maxsize=32)  # all degrees of as many shards share them
 def server_sets(servers: int, count: int) -> tuple[ServerSet, ...]:
     """All sets of `count` consecutive or equally spaced servers, from every start, without repeats.
 

@@ -75,6 +75,21 @@ std::vector<AxisPair> parameterPairs(const Degrees& producer, const Need& need) 
   return allPairs(p, q, whole ? held : held / q);
 }
 
+// FNV-1a over the servers and degrees.
+uint64_t hashOf(const Placement& placement) {
+  uint64_t hash = 14695981039346656037u;
+  const auto add = [&hash](int value) {
+    hash = (hash ^ static_cast<uint32_t>(value)) * 1099511628211u;
+  };
+  for (int server : placement.servers) add(server);
+  const Degrees& degrees = placement.degrees;
+  for (int value : {degrees.sample, static_cast<int>(degrees.kind), degrees.parameter,
+                    degrees.attribute}) {
+    add(value);
+  }
+  return hash;
+}
+
 std::string text(const std::vector<int>& servers) {
   std::string joined;
   for (int server : servers) joined += (joined.empty() ? "" : ", ") + std::to_string(server);
@@ -185,11 +200,14 @@ void Placements::check(const Placement& placement) const {
 }
 
 int Placements::intern(Placement placement) {
-  if (const auto known = ids_.find(placement); known != ids_.end()) return known->second;
+  const uint64_t hash = hashOf(placement);
+  const auto [begin, end] = ids_.equal_range(hash);
+  for (auto known = begin; known != end; ++known) {
+    if (placements_[known->second] == placement) return known->second;
+  }
   check(placement);
   const int id = size();
-  groups_.push_back(parameterGroups(placement));
-  ids_.emplace(placement, id);
+  ids_.emplace(hash, id);
   placements_.push_back(std::move(placement));
   return id;
 }
@@ -198,6 +216,12 @@ int Placements::intern(std::vector<int> servers) {
   std::sort(servers.begin(), servers.end());
   const int count = static_cast<int>(servers.size());
   return intern(Placement{std::move(servers), {.sample = count}});
+}
+
+const std::vector<std::vector<int>>& Placements::groups(int id) {
+  const auto [entry, is_new] = groups_.try_emplace(id);
+  if (is_new) entry->second = parameterGroups(placements_[id]);
+  return entry->second;
 }
 
 int Placements::need(int id, WholeOperands whole) {

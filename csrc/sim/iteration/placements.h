@@ -80,7 +80,8 @@ class Placements {
 
   int size() const { return static_cast<int>(placements_.size()); }
   const Placement& operator[](int id) const { return placements_[id]; }
-  const std::vector<std::vector<int>>& groups(int id) const { return groups_[id]; }
+  // As parameterGroups; the reference stays valid.
+  const std::vector<std::vector<int>>& groups(int id);
 
   // The id of needOf(placement `id`), equal for equal needs.
   int need(int id, WholeOperands whole);
@@ -96,8 +97,10 @@ class Placements {
 
   int servers_;
   std::vector<Placement> placements_;
-  std::vector<std::vector<std::vector<int>>> groups_;
-  std::map<Placement, int> ids_;
+  // A search space of a thousand servers has some hundred thousand placements on hundreds of them,
+  // of which a search tries few: only those get groups, and no second copy is a key.
+  std::unordered_map<int, std::vector<std::vector<int>>> groups_;
+  std::unordered_multimap<uint64_t, int> ids_;  // by the hash of a placement
   std::vector<Need> needs_;
   std::map<Need, int> need_ids_;
   std::vector<std::array<int, 4>> need_of_;  // per placement and WholeOperands; -1: unknown
