@@ -83,8 +83,8 @@ uint64_t hashOf(const Placement& placement) {
   };
   for (int server : placement.servers) add(server);
   const Degrees& degrees = placement.degrees;
-  for (int value : {degrees.sample, static_cast<int>(degrees.kind), degrees.parameter,
-                    degrees.attribute}) {
+  for (int value :
+       {degrees.sample, static_cast<int>(degrees.kind), degrees.parameter, degrees.attribute}) {
     add(value);
   }
   return hash;
