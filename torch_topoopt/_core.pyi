@@ -332,13 +332,13 @@ class IterationTasks:
 
 class SearchSpace:
     """
-    Placements in groups, by ways of splitting; per operator which of these, and its kind.
+    Numbers of placements in groups, by ways of splitting; per operator which of these, and its
+    kind.
     """
     def __init__(
         self,
-        spaces: collections.abc.Sequence[
-            collections.abc.Sequence[collections.abc.Sequence[torch_topoopt.plan.Placement]]
-        ],
+        placements: collections.abc.Sequence[torch_topoopt.plan.Placement],
+        spaces: collections.abc.Sequence[collections.abc.Sequence[collections.abc.Sequence[int]]],
         space_of_operator: collections.abc.Sequence[int],
         kind_of_operator: collections.abc.Sequence[int],
     ) -> None: ...

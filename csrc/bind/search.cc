@@ -91,9 +91,12 @@ class Known {
 void bindSpaceAndPrices(py::module_& module) {
   py::class_<SearchSpace>(
       module, "SearchSpace",
-      "Placements in groups, by ways of splitting; per operator which of these, and its kind.")
-      .def(py::init<std::vector<PlacementGroups>, std::vector<int>, std::vector<int>>(),
-           py::arg("spaces"), py::arg("space_of_operator"), py::arg("kind_of_operator"));
+      "Numbers of placements in groups, by ways of splitting; per operator which of these, and its "
+      "kind.")
+      .def(py::init<std::vector<plan::Placement>, std::vector<PlacementGroups>, std::vector<int>,
+                    std::vector<int>>(),
+           py::arg("placements"), py::arg("spaces"), py::arg("space_of_operator"),
+           py::arg("kind_of_operator"));
   py::class_<IterationPrices, std::shared_ptr<IterationPrices>>(
       module, "IterationPrices",
       "Prices at flow level of one job on one network, shared by all who simulate there.")

@@ -93,7 +93,7 @@ def _job() -> _core.Job:
 
 
 def _space() -> _core.SearchSpace:
-    return _core.SearchSpace([[[_BOTH], [_FIRST]]], [0, 0], [0, 0])
+    return _core.SearchSpace([_BOTH, _FIRST], [[[0], [1]]], [0, 0], [0, 0])
 
 
 def _networks() -> list[Call]:
@@ -213,8 +213,8 @@ def _searches() -> list[Call]:
     def unpriced(strategy: Any) -> Any:
         return _core.CoarseSimulator(_job(), _network()).propose(strategy)
 
-    def space(spaces: Any, of_operators: Any, kinds: Any) -> Any:
-        made = _core.SearchSpace(spaces, of_operators, kinds)
+    def space(placements: Any, spaces: Any, of_operators: Any, kinds: Any) -> Any:
+        made = _core.SearchSpace(placements, spaces, of_operators, kinds)
         _core.StrategySearch(_job(), _network(), made, [_STRATEGY], 10**6, 10, 1, 1.0).step(3)
         _core.CoarseChain(_job(), _network(), made, [_STRATEGY], 10**6, 10, 1, 1.0).step(3)
 
@@ -223,7 +223,7 @@ def _searches() -> list[Call]:
         Call("StrategySearch", search(_core.StrategySearch), (*chain_arguments, 3), 8),
         Call("CoarseChain", search(_core.CoarseChain), (*chain_arguments, 3), 8),
         Call("CoarseChain.cool", cool, (10, 2.0, 2)),
-        Call("SearchSpace", space, ([[[_BOTH], [_FIRST]]], [0, 0], [0, 0])),
+        Call("SearchSpace", space, ([_BOTH, _FIRST], [[[0], [1]]], [0, 0], [0, 0])),
         Call("CoarseSimulator", prices, (_job(), _network(), _STRATEGY, [_FIRST, _FIRST], True)),
         Call("CoarseSimulator.propose", unpriced, (_STRATEGY,)),
         Call("acceptance_probability", _core.acceptance_probability, (1.0, 2.0, 1.0)),

@@ -117,10 +117,12 @@ def test_shards_of_the_same_parameters_or_of_the_same_samples_are_neighbours() -
 
 def test_a_search_draws_from_samples_as_often_as_from_each_other_dimension() -> None:
     space = strategy_space(graph(LAYER), 8, dimensions=DIMENSIONS)
-    (groups,) = space.groups()
-    placements = {placement for group in groups for placement in group}
+    placements, (groups,) = space.groups()
+    assert len(set(placements)) == len(placements)
     assert len(placements) == sum(len(move.arrangements) for move in space.moves_of(0))
-    alike = [{(len(p.servers), p.parameter_kind, p.attribute > 1) for p in g} for g in groups]
+    assert sorted(number for group in groups for number in group) == list(range(len(placements)))
+    found = [[placements[number] for number in group] for group in groups]
+    alike = [{(len(p.servers), p.parameter_kind, p.attribute > 1) for p in g} for g in found]
     assert all(len(keys) == 1 for keys in alike)
     assert sum(kind is None and not split for ((_, kind, split),) in map(tuple, alike)) == 4
 

@@ -225,7 +225,7 @@ class Planning:
         if self._pricing.schedules or not self._options.prices_schedules:
             return
         self._problems = SearchProblems(
-            self._op_graph, self._cluster, self._options, schedules=True
+            self._op_graph, self._cluster, self._options, schedules=True, before=self._problems
         )
         pricing = self._pricing = PairPricing(self._problems.lowered, self._options)
 

@@ -36,9 +36,10 @@ class SearchProblems:
         options: PlanningOptions,
         *,
         schedules: bool = False,
+        before: SearchProblems | None = None,
     ) -> None:
-        """`schedules` as `LoweredProblem`. Raises ValueError for a number of micro-batches that
-        does not divide the batch."""
+        """`schedules` as `LoweredProblem`. Spaces are those of `before`, which differs in nothing
+        else. Raises ValueError for a number of micro-batches that does not divide the batch."""
         self.op_graph = op_graph
         self.cluster = cluster
         self.options = options
@@ -55,6 +56,7 @@ class SearchProblems:
                     f"micro_batches: {count} does not divide the batch of {op_graph.batch_size}"
                 )
         self._problems: dict[int, SearchProblem] = {}  # by number of micro-batches
+        self._before = {} if before is None else before._problems
         self._expert_starts: list[tuple[Network | None, int, tuple[Strategy, ...]]] = []
 
     def starts(self, count: int) -> tuple[Strategy, ...]:
@@ -93,7 +95,7 @@ class SearchProblems:
                 dimensions=options.dimensions,
                 micro_batches=count,
                 optimizer_factor=options.optimizer_factor,
-            ).sharing(self.lowered)
+            ).sharing(self.lowered, self._before.get(count))
         return self._problems[count].changed(network, starts)
 
     def experts(

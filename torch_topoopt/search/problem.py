@@ -89,10 +89,15 @@ class SearchProblem:
             made.__dict__["core_network"] = self.core_network
         return made
 
-    def sharing(self, lowered: LoweredProblem) -> SearchProblem:
-        """The same, reusing what `lowered` has cached for the same model and cluster."""
+    def sharing(
+        self, lowered: LoweredProblem, space_of: SearchProblem | None = None
+    ) -> SearchProblem:
+        """The same, reusing what `lowered` has cached for the same model and cluster, and the space
+        of a problem that differs in nothing else."""
         made = replace(self)
         made.__dict__["_problem"] = lowered
+        if space_of is not None:
+            made.__dict__["_space"] = space_of._space
         return made
 
     def colder(self, beta: float) -> SearchProblem:
@@ -151,7 +156,7 @@ class SearchProblem:
         names = [operator.kind for operator in self.op_graph.operators]
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         kinds = [numbers[name] for name in names]
-        return _Space(_core.SearchSpace(space.groups(), space.kind, kinds), degrees)
+        return _Space(_core.SearchSpace(*space.groups(), space.kind, kinds), degrees)
 
     @cached_property
     def _degrees(self) -> frozenset[Degrees]:

@@ -17,7 +17,7 @@ from torch_topoopt.plan import PARAMETER_KINDS, Degrees, Placement, validate_pla
 from torch_topoopt.search.shards import is_even, may_split
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from torch_topoopt.op_graph import Operator, OpGraph, SplitDimension
     from torch_topoopt.search.strategies import Executable, Strategy
@@ -44,22 +44,31 @@ class StrategySpace:
     def moves_of(self, operator: int) -> tuple[SplitChoice, ...]:
         return self.moves[self.kind[operator]]
 
-    def groups(self) -> list[list[list[Placement]]]:
-        """Per kind, its placements in groups; a search draws a group first.
+    def groups(self) -> tuple[list[Placement], list[list[list[int]]]]:
+        """All placements, and per kind their numbers in groups; a search draws a group first.
 
         There is one group per number of servers that share samples, and one per other dimension and
         number of servers. So the many parameter splits do not crowd out the few sample splits.
         """
-        return [_grouped(moves) for moves in self.moves]
+        placements: list[Placement] = []
+        numbers: dict[int, range] = {}  # by the identity of a choice, which kinds share
+        for choice in itertools.chain.from_iterable(self.moves):
+            if id(choice) not in numbers:
+                begin = len(placements)
+                placements += (
+                    Placement.of("", servers, choice.degrees) for servers in choice.arrangements
+                )
+                numbers[id(choice)] = range(begin, len(placements))
+        return placements, [_grouped(moves, numbers) for moves in self.moves]
 
 
-def _grouped(moves: Iterable[SplitChoice]) -> list[list[Placement]]:
-    groups: dict[tuple[str | None, bool, int], list[Placement]] = {}
+def _grouped(moves: Iterable[SplitChoice], numbers: Mapping[int, range]) -> list[list[int]]:
+    groups: dict[tuple[str | None, bool, int], list[int]] = {}
     for move in moves:
         degrees = move.degrees
         count = len(move.arrangements[0])
         group = groups.setdefault((degrees.kind, degrees.attribute > 1, count), [])
-        group += (Placement.of("", servers, degrees) for servers in move.arrangements)
+        group += numbers[id(move)]
     return list(groups.values())
 
 

@@ -26,10 +26,30 @@ constexpr double kContinueCopy = 0.75;  // probability of continuing the walk, a
 
 }  // namespace
 
+std::vector<PlacementGroups> SearchSpace::interned(PlacementCosts& costs) const {
+  std::vector<int> ids(placements.size(), -1);
+  std::vector<PlacementGroups> found = spaces;
+  for (PlacementGroups& groups : found) {
+    for (auto& group : groups) {
+      for (int& number : group) {
+        if (number < 0 || number >= static_cast<int>(ids.size())) {
+          throw std::invalid_argument("spaces: " + std::to_string(number) + " is not in 0.." +
+                                      std::to_string(static_cast<int>(ids.size()) - 1));
+        }
+        int& id = ids[number];
+        if (id < 0) id = costs.placements().intern(placements[number]);
+        number = id;
+      }
+    }
+  }
+  return found;
+}
+
 Moves::Moves(PlacementCosts& costs, const SearchSpace& space,
              const std::vector<std::vector<Placement>>& starts)
     : placements_(costs.placements()),
       servers_(costs.job().servers),
+      spaces_(space.interned(costs)),
       space_of_operator_(space.space_of_operator),
       kind_of_operator_(space.kind_of_operator),
       neighbours_(costs.job().operators.size()),
@@ -41,16 +61,11 @@ Moves::Moves(PlacementCosts& costs, const SearchSpace& space,
       neighbours_[operand.producer].push_back(static_cast<int>(op));
     }
   }
-  for (const PlacementGroups& groups : space.spaces) {
-    auto& ids = spaces_.emplace_back();
+  for (const PlacementGroups& groups : spaces_) {
     for (const auto& group : groups) {
       if (group.empty()) throw std::invalid_argument("spaces: a group without placements");
-      auto& numbers = ids.emplace_back();
-      for (const Placement& placement : group) {
-        numbers.push_back(costs.placements().intern(placement));
-      }
     }
-    if (ids.empty()) throw std::invalid_argument("spaces: a space without placements");
+    if (groups.empty()) throw std::invalid_argument("spaces: a space without placements");
   }
   is_allowed_.assign(spaces_.size(), std::vector<char>(costs.placements().size(), 0));
   for (size_t s = 0; s < spaces_.size(); ++s) {

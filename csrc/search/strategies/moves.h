@@ -14,13 +14,18 @@ namespace topoopt {
 
 // The allowed placements of an operator in groups, such as by degrees. A proposal draws a group
 // first, so that the many placements on few servers do not crowd out the few on many.
-using PlacementGroups = std::vector<std::vector<Placement>>;
+using PlacementGroups = std::vector<std::vector<int>>;
 
 struct SearchSpace {
-  std::vector<PlacementGroups> spaces;
-  std::vector<int> space_of_operator;  // index into `spaces`
+  std::vector<Placement> placements;    // of all spaces, each once
+  std::vector<PlacementGroups> spaces;  // indices into `placements`
+  std::vector<int> space_of_operator;   // index into `spaces`
   // Tables, linear layers, ...: some proposals change all of a kind.
   std::vector<int> kind_of_operator;
+
+  // `spaces` as ids of `costs`, which interns the placements that they use. Throws
+  // std::invalid_argument if one does not match the job, or is not there.
+  std::vector<PlacementGroups> interned(PlacementCosts& costs) const;
 };
 
 // Three proposals are from FlexFlow's search (Jia et al. 2019): changing one placement, spreading
@@ -55,8 +60,8 @@ class Moves {
 
   const Placements& placements_;
   const int servers_;
-  std::vector<std::vector<std::vector<int>>> spaces_;  // space -> group -> numbers
-  std::vector<std::vector<char>> is_allowed_;          // space -> number
+  std::vector<PlacementGroups> spaces_;        // of ids
+  std::vector<std::vector<char>> is_allowed_;  // space -> number
   std::vector<int> space_of_operator_, kind_of_operator_;
   std::vector<std::vector<int>> neighbours_;  // per operator: producers and consumers
   std::vector<int> ends_of_rows_;             // per operator: see blocks.h

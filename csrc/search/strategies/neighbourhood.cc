@@ -15,13 +15,9 @@ Neighbourhood::Neighbourhood(PlacementCosts& costs, const SearchSpace& space)
       neighbours_[operand.producer].push_back(static_cast<int>(op));
     }
   }
-  for (const PlacementGroups& groups : space.spaces) {
+  for (const PlacementGroups& groups : space.interned(costs)) {
     auto& ids = spaces_.emplace_back();
-    for (const auto& group : groups) {
-      for (const Placement& placement : group) {
-        ids.push_back(costs.placements().intern(placement));
-      }
-    }
+    for (const auto& group : groups) ids.insert(ids.end(), group.begin(), group.end());
     allowed_.emplace_back(ids.begin(), ids.end());
   }
   for (size_t op = 0; op < operators.size(); ++op) kind_.push_back(kindOf(static_cast<int>(op)));

@@ -218,7 +218,7 @@ TEST(Moves, OperatorsOfAKindGetWhatTheyHaveInAStartAndOthersStay) {
   std::vector<int> kinds, even;
   for (int op = 0; op < 12; ++op) kinds.push_back(op % 2);
   for (int op = 0; op < 12; op += 2) even.push_back(op);
-  const SearchSpace space{{{{everywhere, half}}}, std::vector<int>(12, 0), kinds};
+  const SearchSpace space{{everywhere, half}, {{{0, 1}}}, std::vector<int>(12, 0), kinds};
   Moves moves(costs, space, {std::vector<Placement>(12, half)});
   const Strategy before(12, costs.placements().intern(everywhere));
   bool found = false;
@@ -237,18 +237,21 @@ int patternsMoved(bool in_a_row) {
   constexpr int kOperators = 40, kMoreThanAFew = 9;
   Random random(testSeed());
   auto job = std::make_shared<Job>(*randomJob(random, kOperators, kOperators, 1));
+  std::vector<Placement> placements;
   PlacementGroups group(1);
   Strategy before;
   for (int op = 0; op < kOperators; ++op) {
     job->operators[op].operands.clear();
     if (in_a_row && op > 0) job->operators[op].operands.push_back({op - 1, 1e6, 1e6});
-    group[0].push_back({{op}, {1, ParameterKind::kNone, 1, 1}});
+    placements.push_back({{op}, {1, ParameterKind::kNone, 1, 1}});
+    group[0].push_back(op);
   }
   const std::vector<int> one_kind(kOperators, 0);
   PlacementCosts costs(job);
-  Moves moves(costs, {{group}, one_kind, one_kind}, {group[0]});
-  for (const Placement& placement : group[0])
+  Moves moves(costs, {placements, {group}, one_kind, one_kind}, {placements});
+  for (const Placement& placement : placements) {
     before.push_back(costs.placements().intern(placement));
+  }
   int found = 0;
   std::vector<int> changed;
   for (int i = 0; i < 20000; ++i) {
@@ -269,8 +272,11 @@ TEST(Moves, PatternsMoveInRowsOnly) {
 TEST(CoarseChain, GoesTheSameWayWhetherItSavesWorkOrNot) {
   Random random(testSeed());
   const auto job = randomJob(random, 12, 4, 4);
-  SearchSpace space{{{{}}}, std::vector<int>(12, 0), std::vector<int>(12, 0)};
-  for (int i = 0; i < 40; ++i) space.spaces[0][0].push_back(randomPlacement(random, 4));
+  SearchSpace space{{}, {PlacementGroups(1)}, std::vector<int>(12, 0), std::vector<int>(12, 0)};
+  for (int i = 0; i < 40; ++i) {
+    space.placements.push_back(randomPlacement(random, 4));
+    space.spaces[0][0].push_back(i);
+  }
   const std::vector<Placement> start(12, Placement{{0, 1, 2, 3}, {4, ParameterKind::kNone, 1, 1}});
   CoarseChain quick(std::make_unique<CoarseSimulator>(job, ring(4)), space, {start}, 1 << 30, 1000,
                     7, 10.0);

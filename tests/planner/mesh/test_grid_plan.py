@@ -47,7 +47,8 @@ def test_tiny_jobs_get_the_best_of_all_strategies_in_all_orders(seed: int) -> No
     )
     pricing = GridPricing(job, cluster, topology)
     space = strategy_space(job, 4, dimensions=DIMENSIONS)
-    kinds = [[p for group in of_kind for p in group] for of_kind in space.groups()]
+    placements, groups = space.groups()
+    kinds = [[placements[p] for group in of_kind for p in group] for of_kind in groups]
     best_s = min(
         pricing.seconds(strategy, order, natural=natural)
         for placed in itertools.product(*(kinds[kind] for kind in space.kind))
