@@ -115,8 +115,7 @@ def test_the_fastest_few_are_the_first_of_all(memory_bytes: float, software: Sof
     """Of all, no division is left out for being slower than some others."""
     of = prices(decoder(8), _FAST, software)
     few, every = (
-        fastest_layouts(of, 8, 16, box=_BOX, memory_bytes=memory_bytes, count=count)
-        for count in (3, 1000)
+        fastest_layouts(of, 8, 16, memory_bytes=memory_bytes, count=count) for count in (3, 1000)
     )
     assert len(every) > 3 or memory_bytes < 2.502e9
     assert few == every[:3]

@@ -234,7 +234,7 @@ def test_the_fastest_is_that_of_all(memory_bytes: float) -> None:
         for chosen in with_blocks(replace(sharded, recompute=recompute), 4)  # type: ignore[arg-type]
         if (found := of.price(chosen)) is not None and found.memory.total <= memory_bytes
     ]
-    found = fastest_layouts(of, 8, 16, box=8, memory_bytes=memory_bytes)
+    found = fastest_layouts(of, 8, 16, memory_bytes=memory_bytes)
     if not every:
         assert found == []
         return

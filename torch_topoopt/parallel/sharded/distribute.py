@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor, Shard
 
 from torch_topoopt.parallel.sharded.blocks import (
@@ -111,12 +117,20 @@ def _shard_state(
     policy = MixedPrecisionPolicy()
     if division.precision is not None:
         policy = MixedPrecisionPolicy(division.precision, next(module.parameters()).dtype)
-    elif mesh.size() == 1 and (experts_mesh is None or experts_mesh.size() == 1):
+    elif (
+        layout.offload == "none"
+        and mesh.size() == 1
+        and (experts_mesh is None or experts_mesh.size() == 1)
+    ):
         return
+    offload = OffloadPolicy()
+    if layout.offload == "host":
+        offload = CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu")
     shard = partial(
         fully_shard,
         reshard_after_forward=layout.sharding == "parameters" and layout.reshard,
         mp_policy=policy,
+        offload_policy=offload,
         shard_placement_fn=partial(_even_dimension, parts=layout.state_shards),
     )
     keep = partial(shard, reshard_after_forward=False)
