@@ -380,7 +380,7 @@ def cluster_of(
     return replace(
         made,
         inside_gbps=getattr(arguments, "inside_bandwidth", None),
-        host_memory_gb=getattr(arguments, "host_memory", None),
+        host_memory_gb=getattr(arguments, "host_memory_gb", None),
     ).validate()
 
 

@@ -131,7 +131,7 @@ def _add_layout_options(options: argparse.ArgumentParser) -> None:
         "3600Gbps (default: that of the accelerator's usual box)",
     )
     options.add_argument(
-        "--host-memory",
+        "--host-memory-gb",
         type=float,
         metavar="GB",
         help="memory of each server's host, where layouts may keep state (default: that of the "
@@ -319,7 +319,7 @@ def _cluster(arguments: argparse.Namespace) -> tuple[Cluster, Network | None]:
         made,
         accelerator=accelerator,
         inside_gbps=inside,
-        host_memory_gb=arguments.host_memory,
+        host_memory_gb=arguments.host_memory_gb,
     ).validate(any_degree=True)
     return made, None if file.switches else network_of(file)
 

@@ -81,7 +81,7 @@ def too_small_host(prices: LayoutPrices, price: LayoutPrice, cluster: Cluster) -
     return (
         f"offload: one {cluster.accelerator} needs {_gb(price.memory.host)} GB of its host's "
         f"memory, and has {_gb(prices.host_bytes)} GB of it; use more servers, or hosts with more "
-        "memory (--host-memory)"
+        "memory (--host-memory-gb)"
     )
 
 

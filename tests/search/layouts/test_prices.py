@@ -270,6 +270,10 @@ def test_a_host_that_issues_slowly_bounds_short_steps() -> None:
         (Layout(data=8, sharding="optimizer", state_shards=3), ("state_shards", 3, 8)),
         (Layout(data=8, state_shards=8), ("sharding", "none", 8)),
         (Layout(data=8, expert=3), ("expert", 3, 8)),
+        (
+            Layout(data=8, sharding="gradients", state_shards=8, offload="host"),
+            ("offload", "parameters", "gradients"),
+        ),
         (Layout(pipeline=4, interleave=2, micro_batches=6), ("micro_batches", 6, 4)),
     ],
 )
