@@ -79,7 +79,7 @@ def test_no_layout_is_faster_than_its_bounds(
             assert bounds_s[0] <= bounds_s[1] * (1 + 1e-9)
             assert bounds_s[1] <= least_s
             if layout.offload == "host":
-                assert bounds_s[1] + of.host_step_bound_s(division) <= least_s
+                assert of.host_bound_s(division) <= least_s
             assert of.state_fits(layout, price.memory.total)
             assert of.state_fits(layout, RUNTIME_BYTES) != any(price.memory[:3])  # its state
     assert priced > 100

@@ -117,6 +117,11 @@ class LayoutPrices:
     def bound_s(self, layout: Layout) -> float:
         """What `layout` takes at least, for any cut, sharding and recomputation, and for a
         zero-bubble schedule in place of 1F1B; infinity if the model cannot be divided so."""
+        chain_s = self._chain_s(layout)
+        return least_passes_s(layout, chain_s, splits_backward=self.splits_backward)
+
+    def _chain_s(self, layout: Layout) -> float:
+        """What a micro-batch takes at least in all stages; infinity as in `bound_s`."""
         key = (*_division(layout), layout.accelerators, layout.pipeline > 1)
         if key not in self._chains_s:
             whole = self._whole(layout)
@@ -124,8 +129,7 @@ class LayoutPrices:
             self._chains_s[key] = (
                 math.inf if whole is None else sum(self.model.chains_s(bare, whole))
             )
-        chain_s = self._chains_s[key]
-        return least_passes_s(layout, chain_s, splits_backward=self.splits_backward)
+        return self._chains_s[key]
 
     def cut_bound_s(self, layout: Layout) -> float:
         """As `bound_s`, for the stages of `layout`: what it takes with them at least."""
@@ -138,15 +142,16 @@ class LayoutPrices:
             found.append(self.model.least_passes_s(other, stages))
         return min(found)
 
-    def host_step_bound_s(self, layout: Layout) -> float:
-        """What the optimizer's step takes at least after the passes of `bound_s`, if the state is
-        on hosts. Stages of a pipeline step beside the passes of others."""
+    def host_bound_s(self, layout: Layout) -> float:
+        """As `bound_s`, if the state is on hosts: the mean over stages of their passes and the
+        optimizer's step after these, with state sharded over all copies."""
         whole = self._whole(layout)
-        if whole is None or layout.pipeline > 1:
-            return 0.0
+        if whole is None:
+            return math.inf
         copies = layout.data * layout.context
         sharded = replace(layout, sharding="parameters", state_shards=copies, offload="host")
-        return self.model.optimizer_s(sharded, whole)
+        passes_s = layout.micro_batches * self._chain_s(layout)
+        return (passes_s + self.model.optimizer_s(sharded, whole)) / layout.pipeline
 
     def state_fits(self, layout: Layout, memory_bytes: float) -> bool:
         """Whether the state of a stage fits into `memory_bytes` if all have equal parts of it."""

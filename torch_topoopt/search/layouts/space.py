@@ -130,11 +130,13 @@ class _Fastest:
         for bound_s, division in bounds:
             if bound_s > slowest_s or bound_s == math.inf:
                 break
-            step_s = 0.0 if offload == "none" else prices.host_step_bound_s(division) * _ROUNDING
+            least_s = bound_s if offload == "none" else prices.host_bound_s(division) * _ROUNDING
             key = division.tensor, division.context, division.expert, division.pipeline
             limit_s = min(slowest_s, _step_s(found[key]) if key in found else math.inf)
-            passes_s = limit_s - step_s  # at most
-            if bound_s > passes_s or prices.cut_bound_s(division) * _ROUNDING > passes_s:
+            if (
+                max(bound_s, least_s) > limit_s
+                or prices.cut_bound_s(division) * _ROUNDING > limit_s
+            ):
                 continue
             if self.why_not is not None and self.why_not(division):
                 continue
