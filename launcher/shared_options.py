@@ -199,7 +199,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "choices": ["auto", "none", "host"],
         "help": "where layouts with sharded parameters keep these, gradients and the optimizer's "
         "state: none: on accelerators; host: in the memory of the hosts, as FSDP2 with its "
-        "CPUOffloadPolicy; auto (default): on the hosts if this is faster, or nothing else fits",
+        "CPUOffloadPolicy; auto (default): on the hosts if this is a tenth faster, or if nothing "
+        "else fits",
     },
     "precision": {
         "choices": ["bf16"],

@@ -41,7 +41,7 @@ class PlanningOptions:
     finds it faster than the strategy of the space "full". Layouts are trained by `software` with
     `optimizer` (default: adamw), which sets the `optimizer_factor` of strategies, too; with a
     `precision`, the OpGraph is of a model in that type, and the parameters have 32 bits. State may
-    be on hosts as `offload` says; "auto": if this is faster, or nothing else fits. With
+    be on hosts as `offload` says; "auto": if this is a tenth faster, or nothing else fits. With
     "data-parallel" every operator runs on every server and only the network is planned; with
     "samples" operators are split by samples only. With `executable`, only strategies are
     considered all of whose placements it accepts, and with `why_not_layout` only layouts without

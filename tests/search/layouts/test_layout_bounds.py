@@ -127,7 +127,7 @@ def test_the_fastest_few_are_the_first_of_all(memory_bytes: float, software: Sof
 @pytest.mark.parametrize("boxes", [_FAST, _SLOW])
 @pytest.mark.parametrize("memory_bytes", [2.7e9, 2.53e9, 2.502e9])
 def test_state_on_hosts_is_chosen_where_it_is_faster(memory_bytes: float, boxes: Boxes) -> None:
-    """Against every layout; what is found without hosts stays."""
+    """Against every layout, if it gains a tenth; what is found without hosts stays."""
     of = prices(decoder(8), boxes, COMPILED)
     without, on_host, both = (
         fastest_layouts(of, 8, 16, memory_bytes=memory_bytes, offload=offload)  # type: ignore[arg-type]
@@ -140,10 +140,13 @@ def test_state_on_hosts_is_chosen_where_it_is_faster(memory_bytes: float, boxes:
         if layout.schedule == "1f1b"
         if (price := of.price(layout)) is not None and price.memory.total <= memory_bytes
     ]
-    least_s = min(price.times.step_s for price in every)
-    assert both[0].times.step_s <= least_s * (1 + 1e-9)
-    assert all(price in both for price in without)
-    assert {price.layout.offload for price in on_host} == {"host"}
-    assert both[0] in (without[:1] + on_host[:1])
-    before_s = without[0].times.step_s if without else math.inf
-    assert all(p.times.step_s < before_s for p in both if p.layout.offload == "host")
+    for found, kinds in ((without, ("none",)), (on_host, ("host",)), (both, ("none", "host"))):
+        of_kinds = [one.times.step_s for one in every if one.layout.offload in kinds]
+        assert {one.layout.offload for one in found} <= set(kinds)
+        assert not of_kinds or found[0].times.step_s <= min(of_kinds) / 0.9 * (1 + 1e-9)
+    assert all(one in both for one in without)
+    worth_s = 0.9 * without[0].times.step_s if without else math.inf
+    assert on_host
+    is_worth = on_host[0].times.step_s < worth_s
+    assert both[0] == (on_host if is_worth else without)[0]
+    assert all(p.times.step_s < worth_s for p in both if p.layout.offload == "host")
