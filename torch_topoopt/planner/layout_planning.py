@@ -13,7 +13,7 @@ from torch_topoopt.planner.layout_refusals import too_small_host, what_would_fit
 from torch_topoopt.planner.options import CONVERGED, PlanningOptions
 from torch_topoopt.planner.pricing import rounded
 from torch_topoopt.search.accelerators import accelerator, class_of
-from torch_topoopt.search.layouts.host import usable_host_bytes
+from torch_topoopt.search.layouts.host_state import usable_host_bytes
 from torch_topoopt.search.layouts.memory import usable_bytes
 from torch_topoopt.search.layouts.prices import NO_HOST, LayoutPrices
 from torch_topoopt.search.layouts.software import SOFTWARE, WITHOUT_OVERHEADS

@@ -120,7 +120,7 @@ def test_state_may_be_on_the_host(folder: Path, capsys: pytest.CaptureFixture[st
     made = Plan.load(folder / "p.json")
     assert made.layout is not None
     assert (made.layout.offload, made.cluster.host_memory_gb) == ("host", 512)
-    assert named(capsys.readouterr().out, "offloaded to the host", "on its host")
+    assert named(capsys.readouterr().out, made.layout, "on its host")
     assert main(["simulate", str(folder / "p.json"), "--json"]) == 0
     seconds = json.loads(capsys.readouterr().out)["completion_s"]
     assert seconds == pytest.approx(made.prediction.iteration_s, rel=0.1)

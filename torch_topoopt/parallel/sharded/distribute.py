@@ -123,14 +123,11 @@ def _shard_state(
         and (experts_mesh is None or experts_mesh.size() == 1)
     ):
         return
-    offload = OffloadPolicy()
-    if layout.offload == "host":
-        offload = CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu")
     shard = partial(
         fully_shard,
         reshard_after_forward=layout.sharding == "parameters" and layout.reshard,
         mp_policy=policy,
-        offload_policy=offload,
+        offload_policy=_offload_policy(division),
         shard_placement_fn=partial(_even_dimension, parts=layout.state_shards),
     )
     keep = partial(shard, reshard_after_forward=False)
@@ -167,6 +164,13 @@ def _shard_state(
     # its own predecessor gathers nothing ahead.
     for unit, before in zip((*units, module), (units[0] if units else module, *units), strict=True):
         unit.set_modules_to_backward_prefetch([before])
+
+
+def _offload_policy(division: Division) -> OffloadPolicy:
+    """Where shares of the state are."""
+    if division.layout.offload == "none":
+        return OffloadPolicy()
+    return CPUOffloadPolicy(pin_memory=division.mesh.state.device_type != "cpu")
 
 
 def _keeping(

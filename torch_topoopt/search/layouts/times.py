@@ -12,7 +12,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch_topoopt.search.accelerators import BANDWIDTH
-from torch_topoopt.search.layouts.host import copy_seconds, host_seconds
+from torch_topoopt.search.layouts.host_state import copy_seconds, host_seconds
 from torch_topoopt.search.layouts.links import RankGroup
 from torch_topoopt.search.layouts.software import SPLIT_BACKWARD
 

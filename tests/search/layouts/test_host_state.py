@@ -12,7 +12,7 @@ from support.refusals import refused
 from torch_topoopt.plan import Cluster
 from torch_topoopt.plan.layout import Layout
 from torch_topoopt.search.accelerators import DEVICES, HostMemory, accelerator
-from torch_topoopt.search.layouts.host import copy_seconds, host_seconds, usable_host_bytes
+from torch_topoopt.search.layouts.host_state import copy_seconds, host_seconds, usable_host_bytes
 from torch_topoopt.search.layouts.links import Boxes
 from torch_topoopt.search.layouts.prices import LayoutPrice, LayoutPrices
 from torch_topoopt.search.layouts.software import WITHOUT_OVERHEADS
