@@ -193,7 +193,14 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "help": "only wire and price this layout, such as tensor=8,sharding=parameters; its "
         "dimensions: tensor, context, data, expert, pipeline, interleave, sharding, state_shards, "
         "reshard, recompute, schedule, micro_batch, micro_batches, cells, "
-        "recompute_blocks, reshard_blocks",
+        "recompute_blocks, reshard_blocks, offload",
+    },
+    "offload": {
+        "choices": ["auto", "none", "host"],
+        "help": "where layouts with sharded parameters keep these, gradients and the optimizer's "
+        "state: none: on accelerators; host: in the memory of the hosts, as FSDP2 with its "
+        "CPUOffloadPolicy; auto (default): on the hosts if this is a tenth faster, or if nothing "
+        "else fits",
     },
     "precision": {
         "choices": ["bf16"],
@@ -371,7 +378,11 @@ def cluster_of(
         parallel_links=arguments.parallel_links,
         memory_limited=not getattr(arguments, "no_memory_limit", False),
     )
-    return replace(made, inside_gbps=getattr(arguments, "inside_bandwidth", None)).validate()
+    return replace(
+        made,
+        inside_gbps=getattr(arguments, "inside_bandwidth", None),
+        host_memory_gb=getattr(arguments, "host_memory_gb", None),
+    ).validate()
 
 
 def ssh_words(arguments: argparse.Namespace) -> tuple[str, ...]:

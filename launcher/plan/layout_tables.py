@@ -33,10 +33,14 @@ def show_figures(terminal: Terminal, figures: LayoutFigures) -> None:
             )
         ],
     )
+    sizes = {**memory._asdict(), "total": memory.total}
+    host = sizes.pop("host")
+    if host:
+        sizes["on its host"] = host
     terminal.table(
         "Memory of the fullest accelerator",
-        ("", *memory._fields, "total"),
-        [("bytes", *map(format_bytes, memory), format_bytes(memory.total))],
+        ("", *sizes),
+        [("bytes", *map(format_bytes, sizes.values()))],
     )
 
 

@@ -130,7 +130,14 @@ def _add_layout_options(options: argparse.ArgumentParser) -> None:
         help="rate in each direction between an accelerator and the others of its server, such as "
         "3600Gbps (default: that of the accelerator's usual box)",
     )
-    shared_options.add(options, "layout", "precision")
+    options.add_argument(
+        "--host-memory-gb",
+        type=float,
+        metavar="GB",
+        help="memory of each server's host, where layouts may keep state (default: that of the "
+        "accelerator's usual box, for as many accelerators as the server has)",
+    )
+    shared_options.add(options, "layout", "offload", "precision")
     options.add_argument(
         "--software",
         choices=get_args(SoftwareName),
@@ -308,7 +315,12 @@ def _cluster(arguments: argparse.Namespace) -> tuple[Cluster, Network | None]:
     file = load_cluster(arguments.cluster)
     made = cluster_on_switches(file) if file.switches else cluster_of(file)
     inside = arguments.inside_bandwidth or made.inside_gbps
-    made = replace(made, accelerator=accelerator, inside_gbps=inside)
+    made = replace(
+        made,
+        accelerator=accelerator,
+        inside_gbps=inside,
+        host_memory_gb=arguments.host_memory_gb,
+    ).validate(any_degree=True)
     return made, None if file.switches else network_of(file)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
     from torch_topoopt.plan import Cluster, Network, Plan
-    from torch_topoopt.plan.layout import Layout, Precision
+    from torch_topoopt.plan.layout import Layout, OffloadChoice, Precision
     from torch_topoopt.planner.options import MicroBatches, PlanningOptions
     from torch_topoopt.search.strategies import Strategy
 
@@ -98,6 +98,7 @@ class PlanningChoice:
                 optimizer=arguments.optimizer,
                 software=getattr(arguments, "software", "compiled"),
                 precision=_precision(arguments, space, script),
+                offload=_offload(arguments, space),
                 search=SearchOptions(chains=arguments.chains, ray=arguments.ray),
             ),
         )
@@ -251,6 +252,16 @@ def _precision(arguments: argparse.Namespace, space: Space, script: str | None) 
     if asked is not None:
         raise InputError("precision: --precision is for --strategy-space layouts, or --layout")
     return "own"
+
+
+def _offload(arguments: argparse.Namespace, space: Space) -> OffloadChoice:
+    """Where layouts keep their state."""
+    asked: OffloadChoice | None = getattr(arguments, "offload", None)
+    if asked is not None and getattr(arguments, "layout", None) is not None:
+        raise InputError("offload: --layout says it, as offload=host; leave --offload out")
+    if asked is not None and space not in ("layouts", "all"):
+        raise InputError("offload: --offload is for --strategy-space layouts")
+    return asked or "auto"
 
 
 def precision_of(script: str | None) -> Precision:

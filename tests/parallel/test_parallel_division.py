@@ -216,7 +216,7 @@ def test_some_calls_of_one_module_are_neither_planned_nor_executed() -> None:
     limit = (none.memory.total + full.memory.total) / 2
 
     def some_blocks(**options: Any) -> list[bool]:
-        found = fastest_layouts(prices, 2, 4, box=1, memory_bytes=limit, **options)
+        found = fastest_layouts(prices, 2, 4, memory_bytes=limit, **options)
         return [bool(one.layout.recompute_blocks or one.layout.reshard_blocks) for one in found]
 
     assert any(some_blocks())

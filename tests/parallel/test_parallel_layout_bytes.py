@@ -72,7 +72,8 @@ def bytes_of_a_step(
 
 def plan_of(layout: Layout, size: llama.LlamaSize) -> Plan:
     # Messages between the far ends of a square alternate between its routes.
-    cluster = Cluster(SERVERS, 3 if layout.expert > 1 else 2, 10.0, accelerator="cpu")
+    device = "cpu" if layout.offload == "none" else "a100"
+    cluster = Cluster(SERVERS, 3 if layout.expert > 1 else 2, 10.0, accelerator=device)
     options = PlanningOptions(strategy_space="layouts", layout=layout)
     return LayoutPlanning(
         profile(build(size), batch(SAMPLES), name="llama"), cluster, options
@@ -88,6 +89,9 @@ def plan_of(layout: Layout, size: llama.LlamaSize) -> Plan:
         "micro_batch=1,sharding=parameters",
         "micro_batch=1,sharding=parameters,reshard=false",
         "micro_batch=1,sharding=parameters,state_shards=2",
+        "micro_batch=1,sharding=parameters,offload=host",
+        "micro_batch=1,sharding=parameters,state_shards=2,offload=host",
+        "pipeline=2,micro_batch=1,sharding=parameters,reshard=false,offload=host",
         "micro_batch=2,sharding=parameters,recompute=full",
         "micro_batch=1,sharding=parameters,reshard_blocks=1,recompute=full,recompute_blocks=1",
         "micro_batch=2,sharding=parameters,recompute=selective",

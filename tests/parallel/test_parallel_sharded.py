@@ -28,6 +28,11 @@ LAYOUTS = {
     "ZeRO-3 kept": Layout(data=4, micro_batches=2, reshard=False, **FSDP),
     "HSDP": Layout(data=4, micro_batches=2, sharding="parameters", state_shards=2),
     "HSDP of ZeRO-1": Layout(data=4, micro_batches=2, sharding="optimizer", state_shards=2),
+    "offloaded": Layout(data=4, micro_batches=2, offload="host", **FSDP),
+    "offloaded HSDP": Layout(
+        data=4, micro_batches=2, sharding="parameters", state_shards=2, offload="host"
+    ),
+    "offloaded copies": Layout(data=4, micro_batches=2, sharding="parameters", offload="host"),
     "full": Layout(data=4, micro_batch=2, recompute="full", **FSDP),
     "selective": Layout(data=4, micro_batch=2, recompute="selective", **FSDP),
     "some blocks": Layout(

@@ -34,6 +34,7 @@ RANKS, STEPS, RATE, SAMPLES, LENGTH, WORDS, NORM = 4, 3, 1e-2, 8, 8, 64, 0.1
 COPIES = Layout(data=4, micro_batch=2)
 FSDP = Layout(data=4, micro_batch=2, sharding="parameters", state_shards=4)
 HSDP = Layout(data=4, micro_batch=2, sharding="parameters", state_shards=2)
+OFFLOADED = replace(FSDP, offload="host")
 TENSOR = Layout(tensor=2, data=2, micro_batch=4, sharding="parameters", state_shards=2)
 STAGES = Layout(data=2, pipeline=2, micro_batches=4, sharding="parameters", state_shards=2)
 CHUNKS = replace(STAGES, interleave=2, schedule="interleaved", cells=(1, 1, 1, 1))
@@ -79,7 +80,7 @@ def train(model: Any, optimizer: torch.optim.Optimizer, first: int, steps: int) 
 def clip_and_accumulate(rank: int, world: int) -> list[Any]:
     dist.init_process_group("gloo")
     done = []
-    for layout in (COPIES, FSDP, HSDP, TENSOR):
+    for layout in (COPIES, FSDP, HSDP, OFFLOADED, TENSOR):
         model, optimizer = divided(layout)
         norms = train(model, optimizer, 0, STEPS)
         tokens, following = share_of(model, 0)
@@ -113,6 +114,35 @@ def test_gradients_are_clipped_and_added_up_as_in_one_process() -> None:
             assert of_layout == pytest.approx(norms, rel=1e-5)
 
 
+def offloaded_alone(rank: int, world: int) -> list[tuple[bool, bool]]:
+    """By layout: whether FSDP keeps shares on the host, and whether gradients are those of the
+    model."""
+    dist.init_process_group("gloo")
+    tokens, following = batch(0)
+    whole = build()
+    loss_of(whole(tokens), following).backward()
+    done = []
+    for layout in (
+        Layout(micro_batch=8, sharding="parameters", offload="host"),
+        Layout(micro_batch=8, sharding="parameters", offload="host", reshard=False),
+    ):
+        model, _ = divided(layout)
+        loss_of(model(tokens), following).backward()
+        state = model.module._get_fsdp_state()._state_ctx.all_states
+        groups = [one._fsdp_param_group for one in state if one._fsdp_param_group is not None]
+        on_host = [p.offload_to_cpu for group in groups for p in group.fsdp_params]
+        assert len(on_host) == len(list(whole.parameters()))
+        pairs = zip(model.parameters(), whole.parameters(), strict=True)
+        alike = [torch.allclose(mine.grad.full_tensor(), its.grad) for mine, its in pairs]
+        done.append((all(on_host), all(alike)))
+    dist.destroy_process_group()
+    return done
+
+
+def test_one_accelerator_may_keep_its_state_on_the_host() -> None:
+    assert values(run_bare_ranks(1, offloaded_alone)) == [[(True, True), (True, True)]]
+
+
 def staged(layout: Layout) -> tuple[Any, torch.optim.Optimizer]:
     pipe = pipeline(build(), batch(0)[0], loss_of, strategy=layout)
     return pipe, torch.optim.AdamW(pipe.parameters(), lr=RATE)
@@ -136,7 +166,7 @@ def take_steps(pipe: Any, optimizer: torch.optim.Optimizer, steps: range) -> Non
 def save_and_load(folder: str, rank: int, world: int) -> None:
     dist.init_process_group("topoopt")
     continue_under((COPIES, FSDP, HSDP, TENSOR, CHUNKS), STAGES, f"{folder}/stages")
-    continue_under((STAGES, FSDP), CHUNKS, f"{folder}/chunks")
+    continue_under((STAGES, OFFLOADED), CHUNKS, f"{folder}/chunks")
     dist.destroy_process_group()
 
 

@@ -36,6 +36,11 @@ def test_a_layout_in_words() -> None:
         "data 2 x pipeline 2, schedule 1f1b, parameters sharded over 2, gathered again in 3 blocks "
         "a stage, full recomputation of 0 to 2 blocks a stage, 1 micro-batch of 1"
     )
+    on_host = replace(some, reshard_blocks=(), recompute_blocks=(), offload="host")
+    assert str(on_host) == (
+        "data 2 x pipeline 2, schedule 1f1b, parameters sharded over 2, offloaded to the host, "
+        "full recomputation, 1 micro-batch of 1"
+    )
     cut = Layout(pipeline=2, cells=(3, 4))
     assert str(cut) == "pipeline 2, schedule 1f1b, chunks of 3 to 4 cells, 1 micro-batch of 1"
 
@@ -48,6 +53,10 @@ def test_a_layout_in_words() -> None:
         (
             "sharding=parameters, reshard=false",
             Layout(data=16, sharding="parameters", state_shards=16, reshard=False),
+        ),
+        (
+            "sharding=parameters,offload=host",
+            Layout(data=16, sharding="parameters", state_shards=16, offload="host"),
         ),
         (
             "pipeline=2,interleave=2,context=2",
@@ -74,6 +83,8 @@ def test_dimensions_that_are_left_out_follow_from_the_others(text: str, expected
         ("tensor=-1", ("tensor", "'-1'")),
         ("reshard=yes", ("reshard", "'yes'")),
         ("sharding=all", ("sharding", "'all'", "'parameters'")),
+        ("sharding=parameters,offload=cpu", ("offload", "'cpu'", "'host'")),
+        ("sharding=optimizer,offload=host", ("offload", "parameters", "optimizer")),
         ("tensor=3", ("tensor=3", 15, 16)),
         ("data=16,micro_batch=4", (64, 16)),
         ("state_shards=4", ("state_shards", 4)),
@@ -122,7 +133,10 @@ def test_a_plan_and_its_layout_agree(
         ring_plan(4), version=6, strategy_space="layouts", layout=layout, micro_batches=8
     ).validate()
     assert type(plan).from_json(plan.to_json()) == plan
-    older = {**plan.as_dict(), "layout": vars(layout).copy()}  # as version 6 has it
+    seventh = {**plan.as_dict(), "version": 7, "layout": vars(layout).copy()}
+    del seventh["layout"]["offload"]
+    assert type(plan).from_json(json.dumps(seventh)) == replace(plan, version=7)
+    older = {**seventh, "version": 6}
     del older["layout"]["recompute_blocks"], older["layout"]["reshard_blocks"]
     assert type(plan).from_json(json.dumps(older)) == plan
     with refused(DocumentError, *tokens):

@@ -49,6 +49,7 @@ RingPlan = Callable[..., Plan]
         ({"link_gbps": float("inf")}, ("link_gbps", "inf")),
         ({"link_latency_s": -1e-6}, ("link_latency_s", "-1e-06", 0)),
         ({"link_latency_s": float("nan")}, ("link_latency_s", "nan")),
+        ({"host_memory_gb": 0.0}, ("host_memory_gb", "0.0")),
         ({"accelerators_per_server": 0}, ("accelerators_per_server", 1)),
     ],
 )

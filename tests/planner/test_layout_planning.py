@@ -148,6 +148,50 @@ def test_a_refusal_names_what_is_needed_and_what_would_help() -> None:
             plan(huge, H100, options)
 
 
+CARDS = Cluster(1, 1, 10.0, accelerators_per_server=4, accelerator="rtx-4090:bf16")
+LARGE = decoder(8, parameters=10**9, batch_size=16)  # 144 GB of state, on 96 GB
+
+
+def test_state_that_does_not_fit_goes_to_the_host() -> None:
+    made = plan(LARGE, CARDS, LAYOUTS)
+    assert made.layout is not None
+    assert made.layout.offload == "host"
+    assert Plan.from_json(made.to_json()) == made
+    figures = layout_figures(LARGE, made)
+    assert figures.memory.host > figures.memory.total - figures.memory.activations
+    with refused(ValueError, "rtx-4090:bf16", "sharded over 4", "offloading", "58"):
+        plan(LARGE, CARDS, replace(LAYOUTS, offload="none"))
+
+
+def test_state_that_fits_goes_to_the_host_only_if_it_is_told_to() -> None:
+    without = plan(GRAPH, BOXES, replace(LAYOUTS, offload="none"))
+    assert plan(GRAPH, BOXES, LAYOUTS) == without
+    on_host = plan(GRAPH, BOXES, replace(LAYOUTS, offload="host"))
+    assert on_host.layout is not None
+    assert on_host.layout.offload == "host"
+    assert on_host.prediction.iteration_s > without.prediction.iteration_s
+
+
+def test_a_host_with_less_memory_is_refused() -> None:
+    small = replace(CARDS, host_memory_gb=128.0)
+    layout = layout_from("sharding=parameters,offload=host,recompute=full", 4, LARGE.batch_size)
+    with refused(ValueError, "offload", "rtx-4090:bf16", "host", "29", "--host-memory-gb"):
+        plan(LARGE, small, replace(LAYOUTS, layout=layout))
+    with refused(ValueError, "rtx-4090:bf16", "sharded over 4"):
+        plan(LARGE, small, LAYOUTS)
+
+
+def test_an_accelerator_that_shares_the_memory_of_its_host_offloads_nothing() -> None:
+    spark = Cluster(4, 2, 100.0, accelerator="gb10:bf16")
+    huge = decoder(8, parameters=4 * 10**9)
+    with refused(ValueError, "gb10:bf16", "sharded over 4"):
+        plan(huge, spark, LAYOUTS)
+    layout = layout_from("sharding=parameters,offload=host", 4, GRAPH.batch_size)
+    for options in (replace(LAYOUTS, offload="host"), replace(LAYOUTS, layout=layout)):
+        with refused(ValueError, "offload", "host", "none"):
+            plan(GRAPH, spark, options)
+
+
 @pytest.mark.parametrize("tables", [2, 6])
 def test_models_without_layers_keep_their_strategies(tables: int) -> None:
     op_graph = embeddings(tables, table_bytes=10**8)

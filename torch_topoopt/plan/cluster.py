@@ -27,8 +27,8 @@ class Cluster:
     `link_latency_s` is the signal's latency per hop; CostModel adds the relay's software.
     `accelerator` names an entry of the accelerator table; unless `memory_limited`, strategies may
     exceed its memory, as in the simulations that the paper released. The accelerators of a server
-    exchange `inside_gbps` each, in each direction, with `inside_latency_s` a step; None: as in the
-    accelerator's usual box.
+    exchange `inside_gbps` each, in each direction, with `inside_latency_s` a step. A server's host
+    has `host_memory_gb` of memory. None: as in the accelerator's usual box.
 
     If rates differ, `port_gbps[server][port]` has them and `link_gbps` is the lowest; a link has
     the rate of its slower port. With given cables, servers may have different numbers of ports;
@@ -37,7 +37,7 @@ class Cluster:
     """
 
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset(
-        {"memory_limited", "inside_gbps", "inside_latency_s"}
+        {"memory_limited", "inside_gbps", "inside_latency_s", "host_memory_gb"}
     )
 
     servers: int
@@ -52,6 +52,7 @@ class Cluster:
     memory_limited: bool = True
     inside_gbps: float | None = None
     inside_latency_s: float | None = None
+    host_memory_gb: float | None = None
 
     def __post_init__(self) -> None:
         if self.inside_gbps is not None:
@@ -90,6 +91,10 @@ class Cluster:
         if self.inside_latency_s is not None and not 0 <= self.inside_latency_s < math.inf:
             raise DocumentError(
                 f"inside_latency_s: {self.inside_latency_s} is not a finite number from 0 on"
+            )
+        if self.host_memory_gb is not None and not 0 < self.host_memory_gb < math.inf:
+            raise DocumentError(
+                f"host_memory_gb: {self.host_memory_gb} is not a finite number above 0"
             )
         limits.check_items(
             self.servers * self.accelerators_per_server,

@@ -164,12 +164,13 @@ class Plan(Document):
     - before 5: groups have no `grid`
     - before 6: no `layout`
     - before 7: layouts recompute and reshard all blocks alike
+    - before 8: layouts keep all state on accelerators
 
     A plan without a layout is written as version 5.
     """
 
     KIND: ClassVar[str] = "Plan"
-    VERSION: ClassVar[int] = 7
+    VERSION: ClassVar[int] = 8
     WITHOUT_LAYOUT: ClassVar[int] = 5  # its version, which older releases read
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"micro_batches", "routing", "trainer"})
 

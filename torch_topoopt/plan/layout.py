@@ -10,6 +10,8 @@ from torch_topoopt.plan.codec import DocumentError, brief, decode
 
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 Recompute = Literal["none", "selective", "full"]
+Offload = Literal["none", "host"]
+OffloadChoice = Literal["auto", "none", "host"]
 Precision = Literal["own", "bf16"]
 SoftwareName = Literal["eager", "nanotron", "compiled", "megatron"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
@@ -34,6 +36,9 @@ class Layout:
       `sharding` names: of the optimizer (ZeRO-1), also gradients (ZeRO-2), also parameters (ZeRO-3,
       FSDP). Fewer than `data * context` is HSDP. With `reshard`, parameters are gathered again
       for the backward pass.
+    - `offload` "host": the accelerator's share of the state is in the memory of its host, where the
+      optimizer steps, as with the CPUOffloadPolicy of FSDP2. Shares of parameters are copied to the
+      accelerator before each gather, and those of gradients to the host once they are summed.
     - `recompute_blocks` and `reshard_blocks`: how many blocks of each stage `recompute` and
       `reshard` are for, its first ones. The other blocks keep all activations, or parameters.
       Empty: all blocks.
@@ -58,6 +63,7 @@ class Layout:
     cells: tuple[int, ...] = ()
     recompute_blocks: tuple[int, ...] = ()
     reshard_blocks: tuple[int, ...] = ()
+    offload: Offload = "none"
 
     @property
     def accelerators(self) -> int:
@@ -78,6 +84,23 @@ class Layout:
     def expert_shards(self) -> int:
         """Accelerators with the same experts that share their state."""
         return max(1, self.state_shards * self.tensor // self.expert)
+
+    @property
+    def replicas(self) -> int:
+        """Accelerators with the same share of the state."""
+        return self.data * self.context // self.state_shards
+
+    @property
+    def shards_parameters(self) -> bool:
+        """Whether parameters are gathered before they are used: from other accelerators, or from
+        the host."""
+        return self.zero_stage == 3 and (self.state_shards > 1 or self.offload == "host")
+
+    @property
+    def sums_on_host(self) -> bool:
+        """Whether the host adds the gradients of a micro-batch to those of earlier ones. Replicas
+        sum theirs only after the last one, so the accelerator keeps them until then."""
+        return self.offload == "host" and self.micro_batches > 1 and self.replicas == 1
 
     @property
     def why_no_zero_bubble(self) -> str:
@@ -110,6 +133,8 @@ class Layout:
                 kept = f", gathered again in {_blocks(self.reshard_blocks)}"
             state = "state of the optimizer" if self.zero_stage == 1 else self.sharding
             words.append(f"{state} sharded over {self.state_shards}{kept}")
+        if self.offload == "host":
+            words.append("offloaded to the host")
         if self.recompute != "none":
             some = f" of {_blocks(self.recompute_blocks)}" if self.recompute_blocks else ""
             words.append(f"{self.recompute} recomputation{some}")
@@ -140,6 +165,10 @@ class Layout:
             raise DocumentError(
                 f"micro_batches: {self.micro_batches} is no multiple of the {self.pipeline} "
                 "stages, which an interleaved schedule needs"
+            )
+        if self.offload == "host" and self.sharding != "parameters":
+            raise DocumentError(
+                f"offload: host needs sharding parameters, and sharding is {self.sharding}"
             )
         self._check_cells()
         self._check_blocks()

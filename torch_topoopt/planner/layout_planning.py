@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt.plan import Demand, Group, Network, Plan, Prediction
 from torch_topoopt.plan.layout import DEFAULT_TRAINER, Layout, Trainer
-from torch_topoopt.planner.layout_refusals import what_would_fit
+from torch_topoopt.planner.layout_refusals import too_small_host, what_would_fit
 from torch_topoopt.planner.options import CONVERGED, PlanningOptions
 from torch_topoopt.planner.pricing import rounded
 from torch_topoopt.search.accelerators import accelerator, class_of
+from torch_topoopt.search.layouts.host_state import usable_host_bytes
 from torch_topoopt.search.layouts.memory import usable_bytes
-from torch_topoopt.search.layouts.prices import LayoutPrices
+from torch_topoopt.search.layouts.prices import NO_HOST, LayoutPrices
 from torch_topoopt.search.layouts.software import SOFTWARE, WITHOUT_OVERHEADS
 from torch_topoopt.search.layouts.space import fastest_layouts
 from torch_topoopt.search.layouts.state import trained_state
@@ -97,6 +98,7 @@ class LayoutPlanning:
             boxes_of(cluster, self.device),
             software=SOFTWARE[self.trainer.software],
             state=self.state,
+            host_bytes=usable_host_bytes(self.device, cluster),
         )
         self._networks: dict[tuple[WiringMode, Demand], Network] = {}
 
@@ -157,12 +159,17 @@ class LayoutPlanning:
         return optimizer_seconds(self.device, max(updated) * self.state.moved)
 
     def check_state(self) -> None:
-        """Raises ValueError, with what would fit, if all accelerators together cannot hold the
-        model's state."""
-        state = self.state
+        """Raises ValueError, with what would fit, if all accelerators together, and their hosts,
+        cannot hold the model's state."""
+        state, offload = self.state, self.options.offload
+        if offload == "host" and self.device.host is None:
+            raise ValueError(NO_HOST)
+        room = self.memory_bytes * (offload != "host")
+        if offload != "none":
+            room += self.prices.host_bytes
         trained = self.op_graph.parameter_gradient_bytes
         size = self.op_graph.parameter_bytes + trained * (state.gradient + state.optimizer)
-        if size > self.accelerators * self.memory_bytes:
+        if size > self.accelerators * room:
             raise ValueError(what_would_fit(self.prices, None, self))
 
     def candidates(self) -> list[LayoutPrice]:
@@ -178,6 +185,8 @@ class LayoutPlanning:
                 raise ValueError(f"layout: {why}")
             if price.memory.total > self.memory_bytes:
                 raise ValueError(what_would_fit(self.prices, price, self))
+            if not self.prices.fits(price, self.memory_bytes):
+                raise ValueError(too_small_host(self.prices, price, self.cluster))
             return [price]
         found = self.fastest(self.prices_on(self.options.network))
         if not found:
@@ -190,18 +199,18 @@ class LayoutPlanning:
             prices,
             self.accelerators,
             self.op_graph.batch_size,
-            box=self.cluster.accelerators_per_server,
             memory_bytes=self.memory_bytes,
             count=_WIRED,
             most_experts=_most_experts(self.op_graph),
             why_not=self.options.why_not_layout,
+            offload=self.options.offload,
         )
 
     def fastest_of(self, layouts: Sequence[Layout]) -> Layout:
         """The fastest of `layouts` that fits and can be executed, by itself; the first if none."""
         prices, why_not = self.prices_on(self.options.network), self.options.why_not_layout
         priced = [prices.price(one) for one in layouts if why_not is None or not why_not(one)]
-        fit = [one for one in priced if one and one.memory.total <= self.memory_bytes]
+        fit = [one for one in priced if one and prices.fits(one, self.memory_bytes)]
         return min(fit, key=lambda one: one.times.step_s).layout if fit else layouts[0]
 
     def prices_on(self, network: Network | None) -> LayoutPrices:

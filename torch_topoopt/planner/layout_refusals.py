@@ -63,7 +63,26 @@ def what_would_fit(prices: LayoutPrices, price: LayoutPrice | None, job: LayoutJ
         saved = 0.0 if again is None else price.memory.total - again.memory.total
         if saved > _WORTH_SAYING * price.memory.total:
             text += f"; recomputation saves {_gb(saved)}"
+    if layout.offload == "none" and prices.model.host is not None:
+        on_host = prices.price(
+            replace(layout, sharding="parameters", state_shards=copies, offload="host")
+        )
+        if on_host is not None:
+            saved = price.memory.total - on_host.memory.total
+            text += (
+                f"; offloading to the host saves {_gb(saved)}, and takes "
+                f"{_gb(on_host.memory.host)} of the {_gb(prices.host_bytes)} there"
+            )
     return f"{text}; use more servers, a larger accelerator or a smaller batch"
+
+
+def too_small_host(prices: LayoutPrices, price: LayoutPrice, cluster: Cluster) -> str:
+    """One line: what the state of `price` needs of its host's memory."""
+    return (
+        f"offload: one {cluster.accelerator} needs {_gb(price.memory.host)} GB of its host's "
+        f"memory, and has {_gb(prices.host_bytes)} GB of it; use more servers, or hosts with more "
+        "memory (--host-memory-gb)"
+    )
 
 
 def _gb(size_bytes: float) -> str:

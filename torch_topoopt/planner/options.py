@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from torch_topoopt.plan import POLICIES, SpaceName
-from torch_topoopt.plan.layout import Precision, SoftwareName
+from torch_topoopt.plan.layout import OffloadChoice, Precision, SoftwareName
 from torch_topoopt.search.defaults import default_evaluations, default_rounds
 from torch_topoopt.search.optimizers import optimizer
 from torch_topoopt.search.strategy_space import DIMENSIONS
@@ -40,7 +40,8 @@ class PlanningOptions:
     `layout` says; with "all" a layout wins where the flow simulator, in the terms of strategies,
     finds it faster than the strategy of the space "full". Layouts are trained by `software` with
     `optimizer` (default: adamw), which sets the `optimizer_factor` of strategies, too; with a
-    `precision`, the OpGraph is of a model in that type, and the parameters have 32 bits. With
+    `precision`, the OpGraph is of a model in that type, and the parameters have 32 bits. State may
+    be on hosts as `offload` says; "auto": if this is a tenth faster, or nothing else fits. With
     "data-parallel" every operator runs on every server and only the network is planned; with
     "samples" operators are split by samples only. With `executable`, only strategies are
     considered all of whose placements it accepts, and with `why_not_layout` only layouts without
@@ -81,6 +82,7 @@ class PlanningOptions:
     optimizer: str | None = None
     software: SoftwareName = "compiled"
     precision: Precision = "own"
+    offload: OffloadChoice = "auto"
     layout: Layout | None = None
     schedules: bool = True
     search: SearchOptions = field(default_factory=SearchOptions)
@@ -149,6 +151,7 @@ class PlanningOptions:
             ("strategy_space", self.strategy_space, (*get_args(SpaceName), "all")),
             ("software", self.software, get_args(SoftwareName)),
             ("precision", self.precision, get_args(Precision)),
+            ("offload", self.offload, get_args(OffloadChoice)),
             ("mode", self.mode, ("paper", "best")),
             ("ablation", self.ablation, ABLATIONS),
             ("routing", self.routing, POLICIES),

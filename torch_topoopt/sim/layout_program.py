@@ -17,7 +17,7 @@ from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.layouts.prices import LayoutPrices
 from torch_topoopt.search.layouts.software import SOFTWARE, SPLIT_BACKWARD
 from torch_topoopt.search.layouts.state import trained_state
-from torch_topoopt.search.layouts.times import Groups, StateSizes, parameters_of
+from torch_topoopt.search.layouts.times import Groups, StateSizes, fetches_late, parameters_of
 from torch_topoopt.search.layouts.wired_boxes import boxes_of
 from torch_topoopt.sim.flows import run_program
 from torch_topoopt.sim.iteration_program import Computed
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network, Plan
     from torch_topoopt.plan.layout import Layout
-    from torch_topoopt.search.layouts.cell_costs import CellCost, PricedCell
+    from torch_topoopt.search.layouts.cell_costs import PricedCell
     from torch_topoopt.search.layouts.stages import LayoutStage
-    from torch_topoopt.search.layouts.times import StateGroups
+    from torch_topoopt.search.layouts.times import CellCopies, StateGroups
     from torch_topoopt.sim.flow_names import FlowName
     from torch_topoopt.sim.layout_exchanges import Collective, Content, Tasks
 
@@ -116,10 +116,11 @@ class _Chunk(NamedTuple):
 
 class _Gathers:
     """The parameters of a stage that are gathered for its cells, one cell ahead of those that
-    compute, and the gradients that are scattered after them, those of one cell at a time."""
+    compute, and the gradients that are scattered after them, and copied to the host, those of one
+    cell at a time."""
 
     def __init__(self, begin: Tasks) -> None:
-        self.gathered = self.scattered = begin
+        self.gathered = self.scattered = self.returned = begin
         self.computed = [begin]
 
     def may_begin(self) -> list[Tasks]:
@@ -145,7 +146,7 @@ class _Steps:
         self._stages = stages
         self._chunks = _chunks_of(layout, stages)
         self._order = pipeline_order(layout)
-        self._shards = layout.sharding == "parameters" and layout.state_shards > 1
+        self._shards = layout.shards_parameters
         self.computed: dict[int, Computed] = {}
         self._iteration = 0
         self._gathers: list[_Gathers] = []
@@ -251,12 +252,11 @@ class _Steps:
     ) -> Tasks:
         end = begin
         for cell in chunk.cells:
-            cost = cell.cost
             its = self._model.cell_seconds(self._layout, cell)
             ready = self._gathered(chunk.stage, cell, end, again=False)
             if cell.cell.begin in early:
                 ready = self._both(ready, early[cell.cell.begin])
-            exchanged_s, _ = self._state_s(chunk.stage, cost)
+            exchanged_s, _ = self._state_s(chunk.stage, cell)
             end = self._cell(ready, cell, one, (its.forward_s, its.host_s, 1.0, exchanged_s))
             self._gathers[chunk.stage].computed.append(end)
         return end
@@ -274,7 +274,7 @@ class _Steps:
                     ready = self._cell(ready, cell, one, (its.again_s, 0.0, 0.0, 0.0))
                 else:
                     ready = self._compute(ready, its.again_s, "recompute", one, cell)
-            gather_s, scatter_s = self._state_s(chunk.stage, cell.cost)
+            gather_s, scatter_s = self._state_s(chunk.stage, cell)
             exchanged_s = gather_s * (layout.reshard and cell.reshards) + scatter_s
             seconds = half * its.backward_s
             if split == "weights":
@@ -339,8 +339,9 @@ class _Steps:
         if not self._shards or (again and kept):
             return begin
         gathers = self._gathers[stage]
+        first = [begin] if fetches_late(self._layout) else gathers.may_begin()
         of = self._state(
-            self._both(*gathers.may_begin()),
+            self._after(self._both(*first), self._copies(stage, cell).fetch_s),
             parameters_of(cell.cost, copied=self._stages[stage].copied),
             cell,
         )
@@ -349,10 +350,11 @@ class _Steps:
 
     def _scatter(self, stage: int, cell: PricedCell, one: StagePass, begin: Tasks) -> Tasks:
         """The exchange of a cell's gradients after its backward pass, and when the next may begin:
-        FSDP scatters the gradients of one cell at a time."""
+        FSDP scatters the gradients of one cell at a time, and the host waits to add them to those
+        of earlier micro-batches."""
         layout = self._layout
         last = one.micro_batch == layout.micro_batches - 1
-        if not last and (layout.zero_stage < 2 or layout.state_shards == 1):
+        if not last and (layout.zero_stage < 2 or not (self._shards or layout.state_shards > 1)):
             return begin
         if self._shards:
             begin = self._both(begin, self._gathers[stage].scattered)
@@ -366,9 +368,33 @@ class _Steps:
             if last:
                 shares = self._groups.shares(sizes)
                 end = self._state(end, shares, cell, "replicas", "all_reduce")
+            if layout.offload == "host" and (last or layout.replicas == 1):
+                end = self._returned(stage, cell, end)
+        if layout.sums_on_host and one.micro_batch > 0:
+            begin = end = self._after(end, self._copies(stage, cell).sum_s)
+            self._gathers[stage].computed[-1] = begin  # the host gathers nothing ahead meanwhile
         for unit, task in end.items():
             self._reduced[unit].append(task)
         return begin
+
+    def _returned(self, stage: int, cell: PricedCell, begin: Tasks) -> Tasks:
+        """The copy of a cell's gradients to the host, after those of the cells before."""
+        layout, copied = self._layout, self._stages[stage].copied
+        shares = self._groups.shares(self._model.gradients_of(cell.cost, copied=copied))
+        gathers, copy_s = self._gathers[stage], self._copies(stage, cell).return_s
+        begin = self._both(begin, gathers.returned)
+        gathers.returned = self._after(begin, copy_s + self._model.last_copy_s(layout, shares))
+        return gathers.returned
+
+    def _copies(self, stage: int, cell: PricedCell) -> CellCopies:
+        copied = self._stages[stage].copied
+        return self._model.copies_s(self._layout, self._groups, cell.cost, copied=copied)
+
+    def _after(self, begin: Tasks, seconds: float) -> Tasks:
+        """`begin`, and `seconds` of a copy or of the host."""
+        if not seconds:
+            return begin
+        return {unit: self.exchanges.join([task], seconds) for unit, task in begin.items()}
 
     def _update(self, stage: int, free: Tasks) -> Tasks:
         """The optimizer's step of a stage, and the parameters that only it shared."""
@@ -426,13 +452,17 @@ class _Steps:
             )  # fmt: skip
         return end
 
-    def _state_s(self, stage: int, cost: CellCost) -> tuple[float, float]:
-        """A gather of a cell's parameters and a scatter of its gradients, alone on their links."""
+    def _state_s(self, stage: int, cell: PricedCell) -> tuple[float, float]:
+        """A gather of a cell's parameters and a scatter of its gradients, alone on their links,
+        with the copies that run beside computation."""
         if not self._shards:
             return 0.0, 0.0
-        return self._model.shards_s(
-            self._layout, self._groups, cost, copied=self._stages[stage].copied
+        copied, copies = self._stages[stage].copied, self._copies(stage, cell)
+        gather_s, scatter_s = self._model.shards_s(
+            self._layout, self._groups, cell.cost, copied=copied
         )
+        fetch_s = 0.0 if fetches_late(self._layout) else copies.fetch_s
+        return gather_s + fetch_s, scatter_s + copies.return_s
 
     def _compute(
         self,

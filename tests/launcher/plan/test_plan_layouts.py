@@ -114,6 +114,18 @@ def test_the_optimizer_and_the_rate_inside_a_server_count(folder: Path) -> None:
     assert seconds("--software", "eager") >= adamw
 
 
+def test_state_may_be_on_the_host(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = "--strategy-space", "layouts", "--offload", "host", "--host-memory-gb", "512"
+    assert plan(folder, *options) == 0
+    made = Plan.load(folder / "p.json")
+    assert made.layout is not None
+    assert (made.layout.offload, made.cluster.host_memory_gb) == ("host", 512)
+    assert named(capsys.readouterr().out, made.layout, "on its host")
+    assert main(["simulate", str(folder / "p.json"), "--json"]) == 0
+    seconds = json.loads(capsys.readouterr().out)["completion_s"]
+    assert seconds == pytest.approx(made.prediction.iteration_s, rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "tokens"),
     [
@@ -126,6 +138,9 @@ def test_the_optimizer_and_the_rate_inside_a_server_count(folder: Path) -> None:
         (("--optimizer", "adamw", "--optimizer-state", "2"), ("optimizer-state",)),
         (("--optimizer", "adamax"), ("optimizer", "adamax", "adamw")),
         (("--inside-bandwidth", "0Gbps"), ("inside-bandwidth",)),
+        (("--host-memory-gb", "-1"), ("host-memory-gb", "-1.0")),
+        (("--layout", "data=8", "--offload", "host"), ("offload", "--layout")),
+        (("--strategy-space", "full", "--offload", "host"), ("offload", "layouts")),
     ],
 )
 def test_what_cannot_be_is_named(

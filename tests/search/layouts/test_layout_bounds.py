@@ -47,8 +47,9 @@ def prices(graph: OpGraph, boxes: Boxes, software: Software) -> LayoutPrices:
 
 
 def variants(division: Layout) -> Iterator[Layout]:
-    """Every sharding and recomputation, and a zero-bubble schedule."""
-    for sharded, recompute in itertools.product(shardings(division, _BOX), RECOMPUTES):
+    """Every sharding, also on hosts, and recomputation, and a zero-bubble schedule."""
+    sharded_ways = (*shardings(division, _BOX), *shardings(division, _BOX, "host"))
+    for sharded, recompute in itertools.product(sharded_ways, RECOMPUTES):
         layout = replace(sharded, recompute=recompute)
         yield layout
         other = replace(layout, schedule="zero-bubble")
@@ -77,8 +78,10 @@ def test_no_layout_is_faster_than_its_bounds(
             least_s = price.times.step_s * (1 + 1e-9)
             assert bounds_s[0] <= bounds_s[1] * (1 + 1e-9)
             assert bounds_s[1] <= least_s
+            if layout.offload == "host":
+                assert of.host_bound_s(division) <= least_s
             assert of.state_fits(layout, price.memory.total)
-            assert not of.state_fits(layout, RUNTIME_BYTES)
+            assert of.state_fits(layout, RUNTIME_BYTES) != any(price.memory[:3])  # its state
     assert priced > 100
 
 
@@ -115,8 +118,35 @@ def test_the_fastest_few_are_the_first_of_all(memory_bytes: float, software: Sof
     """Of all, no division is left out for being slower than some others."""
     of = prices(decoder(8), _FAST, software)
     few, every = (
-        fastest_layouts(of, 8, 16, box=_BOX, memory_bytes=memory_bytes, count=count)
-        for count in (3, 1000)
+        fastest_layouts(of, 8, 16, memory_bytes=memory_bytes, count=count) for count in (3, 1000)
     )
     assert len(every) > 3 or memory_bytes < 2.502e9
     assert few == every[:3]
+
+
+@pytest.mark.parametrize("boxes", [_FAST, _SLOW])
+@pytest.mark.parametrize("memory_bytes", [2.7e9, 2.53e9, 2.502e9])
+def test_state_on_hosts_is_chosen_where_it_is_faster(memory_bytes: float, boxes: Boxes) -> None:
+    """Against every layout, if it gains a tenth; what is found without hosts stays."""
+    of = prices(decoder(8), boxes, COMPILED)
+    without, on_host, both = (
+        fastest_layouts(of, 8, 16, memory_bytes=memory_bytes, offload=offload)  # type: ignore[arg-type]
+        for offload in ("none", "host", "auto")
+    )
+    every = [
+        price
+        for division in divisions(8, 16, 1)
+        for layout in variants(division)
+        if layout.schedule == "1f1b"
+        if (price := of.price(layout)) is not None and price.memory.total <= memory_bytes
+    ]
+    for found, kinds in ((without, ("none",)), (on_host, ("host",)), (both, ("none", "host"))):
+        of_kinds = [one.times.step_s for one in every if one.layout.offload in kinds]
+        assert {one.layout.offload for one in found} <= set(kinds)
+        assert not of_kinds or found[0].times.step_s <= min(of_kinds) / 0.9 * (1 + 1e-9)
+    assert all(one in both for one in without)
+    worth_s = 0.9 * without[0].times.step_s if without else math.inf
+    assert on_host
+    is_worth = on_host[0].times.step_s < worth_s
+    assert both[0] == (on_host if is_worth else without)[0]
+    assert all(p.times.step_s < worth_s for p in both if p.layout.offload == "host")

@@ -234,7 +234,7 @@ def test_the_fastest_is_that_of_all(memory_bytes: float) -> None:
         for chosen in with_blocks(replace(sharded, recompute=recompute), 4)  # type: ignore[arg-type]
         if (found := of.price(chosen)) is not None and found.memory.total <= memory_bytes
     ]
-    found = fastest_layouts(of, 8, 16, box=8, memory_bytes=memory_bytes)
+    found = fastest_layouts(of, 8, 16, memory_bytes=memory_bytes)
     if not every:
         assert found == []
         return
@@ -270,6 +270,10 @@ def test_a_host_that_issues_slowly_bounds_short_steps() -> None:
         (Layout(data=8, sharding="optimizer", state_shards=3), ("state_shards", 3, 8)),
         (Layout(data=8, state_shards=8), ("sharding", "none", 8)),
         (Layout(data=8, expert=3), ("expert", 3, 8)),
+        (
+            Layout(data=8, sharding="gradients", state_shards=8, offload="host"),
+            ("offload", "parameters", "gradients"),
+        ),
         (Layout(pipeline=4, interleave=2, micro_batches=6), ("micro_batches", 6, 4)),
     ],
 )

@@ -88,7 +88,7 @@ def test_only_software_that_splits_backward_passes_gets_zero_bubbles() -> None:
     device, boxes = accelerator("h100:bf16"), Boxes(1, 450e9, 1e6)  # pipelines send least
     for software in (EAGER, COMPILED):
         of = LayoutPrices(decoder(8), device, boxes, software=software)
-        found = fastest_layouts(of, 4, 64, box=1, memory_bytes=1e12)
+        found = fastest_layouts(of, 4, 64, memory_bytes=1e12)
         schedules = {one.layout.schedule for one in found if one.layout.pipeline > 1}
         assert ("zero-bubble" in schedules) == (software is EAGER)
         for one in found:

@@ -40,6 +40,7 @@ EXPERTS = Layout(
 COPIES = Layout(data=8, micro_batch=2, micro_batches=3)
 ZERO_1 = Layout(data=4, tensor=2, sharding="optimizer", state_shards=4)
 ZERO_2 = Layout(data=8, sharding="gradients", state_shards=8)
+OFFLOADED = Layout(data=8, sharding="parameters", state_shards=8, offload="host")
 ZERO_3 = Layout(data=8, sharding="parameters", state_shards=8, micro_batch=2, micro_batches=2)
 
 
@@ -100,6 +101,7 @@ def test_torchtitan_has_degrees_batches_and_checkpoints(
         "local_batch_size": 12,
         "global_batch_size": 24,
         "mixed_precision_param": "bfloat16",
+        "enable_cpu_offload": False,
         "disable_cuda_graphs": True,
         "checkpoint": "FullAC",
     }
@@ -127,7 +129,21 @@ def test_torchtitan_shards_over_contexts_and_has_the_modules_of_chunks(
     assert modules[-1] == ["layers.15", "norm", "lm_head"]
 
 
-@pytest.mark.parametrize("layout", [NESTED, HYBRID, COPIES, EXPERTS])
+def test_state_on_hosts_is_exported_where_trainers_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Megatron has it for the optimizer's state alone."""
+    assert titan_values(OFFLOADED, tmp_path, monkeypatch)["enable_cpu_offload"] is True
+    assert accelerate_variables(OFFLOADED)["FSDP_OFFLOAD_PARAMS"] == "true"
+    on_host = {"device": "cpu", "pin_memory": True}
+    assert json.loads(trainers.deepspeed(plan_of(OFFLOADED)))["zero_optimization"] == {
+        "stage": 3, "offload_param": on_host, "offload_optimizer": on_host
+    }  # fmt: skip
+    with refused(ExportError, "megatron", "offload", "host", "none"):
+        export("megatron", OFFLOADED)
+
+
+@pytest.mark.parametrize("layout", [NESTED, HYBRID, COPIES, EXPERTS, OFFLOADED])
 def test_torchtitan_parses_its_configuration(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +167,7 @@ def test_torchtitan_parses_its_configuration(
         layout.tensor, layout.context, layout.pipeline, layout.expert,
     )  # fmt: skip
     assert dims.dp_replicate * dims.dp_shard == layout.data
+    assert config.training.enable_cpu_offload == (layout.offload == "host")
 
 
 # Those of Megatron-LM's documentation that an export uses, with their types.
@@ -278,7 +295,7 @@ def test_deepspeed_has_its_stage_and_batches() -> None:
     )
 
 
-@pytest.mark.parametrize("layout", [COPIES, ZERO_1, ZERO_2, ZERO_3])
+@pytest.mark.parametrize("layout", [COPIES, ZERO_1, ZERO_2, ZERO_3, OFFLOADED])
 def test_deepspeed_parses_its_configuration(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +305,7 @@ def test_deepspeed_parses_its_configuration(
     monkeypatch.setattr(config.dist, "get_world_size", lambda *_: layout.data)
     parsed = config.DeepSpeedConfig(json.loads(trainers.deepspeed(plan_of(layout))))
     assert parsed.zero_config.stage == layout.zero_stage
+    assert (parsed.zero_config.offload_param is not None) == (layout.offload == "host")
     assert parsed.gradient_accumulation_steps == layout.micro_batches
     assert parsed.train_batch_size == layout.batch_size
     assert parsed.tensor_parallel_config.autotp_size in (0, layout.tensor)
@@ -308,6 +326,7 @@ def test_accelerate_has_sizes_and_steps() -> None:
         "FSDP_RESHARD_AFTER_FORWARD": "false",
         "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
         "FSDP_ACTIVATION_CHECKPOINTING": "true",
+        "FSDP_OFFLOAD_PARAMS": "false",
         "PARALLELISM_CONFIG_DP_REPLICATE_SIZE": "2",
         "PARALLELISM_CONFIG_DP_SHARD_SIZE": "2",
         "PARALLELISM_CONFIG_TP_SIZE": "1",
@@ -319,7 +338,7 @@ def test_accelerate_has_sizes_and_steps() -> None:
     }
 
 
-@pytest.mark.parametrize("layout", [replace(HYBRID, recompute="full"), ZERO_3, COPIES])
+@pytest.mark.parametrize("layout", [replace(HYBRID, recompute="full"), ZERO_3, OFFLOADED, COPIES])
 def test_accelerate_sets_the_exported_variables_from_the_exported_file(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor, Shard
 
 from torch_topoopt.parallel.sharded.blocks import (
@@ -111,12 +117,17 @@ def _shard_state(
     policy = MixedPrecisionPolicy()
     if division.precision is not None:
         policy = MixedPrecisionPolicy(division.precision, next(module.parameters()).dtype)
-    elif mesh.size() == 1 and (experts_mesh is None or experts_mesh.size() == 1):
+    elif (
+        layout.offload == "none"
+        and mesh.size() == 1
+        and (experts_mesh is None or experts_mesh.size() == 1)
+    ):
         return
     shard = partial(
         fully_shard,
         reshard_after_forward=layout.sharding == "parameters" and layout.reshard,
         mp_policy=policy,
+        offload_policy=_offload_policy(division),
         shard_placement_fn=partial(_even_dimension, parts=layout.state_shards),
     )
     keep = partial(shard, reshard_after_forward=False)
@@ -153,6 +164,13 @@ def _shard_state(
     # its own predecessor gathers nothing ahead.
     for unit, before in zip((*units, module), (units[0] if units else module, *units), strict=True):
         unit.set_modules_to_backward_prefetch([before])
+
+
+def _offload_policy(division: Division) -> OffloadPolicy:
+    """Where shares of the state are."""
+    if division.layout.offload == "none":
+        return OffloadPolicy()
+    return CPUOffloadPolicy(pin_memory=division.mesh.state.device_type != "cpu")
 
 
 def _keeping(

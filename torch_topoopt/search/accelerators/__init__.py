@@ -31,7 +31,7 @@ from torch_topoopt.search.accelerators.classes import (
     class_of,
     reads_all_parameters,
 )
-from torch_topoopt.search.accelerators.devices import DEVICES, FORMATS, Device, Format
+from torch_topoopt.search.accelerators.devices import DEVICES, FORMATS, Device, Format, HostMemory
 from torch_topoopt.search.accelerators.roofline import (
     Accelerator,
     estimated_seconds,
@@ -47,6 +47,7 @@ __all__ = [
     "FORMATS",
     "Accelerator",
     "ClassName",
+    "HostMemory",
     "OperatorClass",
     "Pass",
     "accelerator",
@@ -128,6 +129,7 @@ def _accelerator(row: Device, number_format: Format, attention: KernelName | Non
         tensor_cores=cores,
         reserved_bytes=row.reserved_bytes,
         box=row.box,
+        host=row.host,
     )
 
 

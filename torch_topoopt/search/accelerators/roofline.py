@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.search.accelerators.classes import class_of, reads_all_parameters
-from torch_topoopt.search.accelerators.devices import ALONE, Box
+from torch_topoopt.search.accelerators.devices import ALONE, Box, HostMemory
 from torch_topoopt.search.accelerators.tensor_cores import (
     BANDWIDTH,
     Work,
@@ -32,7 +32,8 @@ class Accelerator:
 
     `tensor_flops` is the peak of convolutions and attention, `dense_flops` that of dense layers.
     `tensor_cores` replaces the classes of products and attention in bf16 and narrower formats.
-    `reserved_bytes` of the memory are not free to a training script. `box` is its usual server.
+    `reserved_bytes` of the memory are not free to a training script. `box` is its usual server, and
+    `host` its part of the memory there, unless that is the accelerator's.
     """
 
     dense_flops: float
@@ -44,6 +45,7 @@ class Accelerator:
     tensor_cores: TensorCores | None = None
     reserved_bytes: int = 0
     box: Box = ALONE
+    host: HostMemory | None = None
 
     def peak_flops(self, class_name: ClassName) -> float:
         return self.tensor_flops if class_name in _ON_TENSOR_CORES else self.dense_flops

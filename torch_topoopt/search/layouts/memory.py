@@ -32,7 +32,7 @@ def usable_bytes(device: Accelerator) -> float:
 
 class StepMemory(NamedTuple):
     """Bytes of one accelerator: `gathered` are parameters of cells in use, `runtime` what is not
-    allocated by PyTorch."""
+    allocated by PyTorch. Its state takes `host` bytes of the host's memory."""
 
     parameters: float
     gradients: float
@@ -40,24 +40,26 @@ class StepMemory(NamedTuple):
     activations: float
     gathered: float
     runtime: float
+    host: float = 0.0
 
     @property
     def allocated(self) -> float:
         """What PyTorch allocates."""
-        return sum(self) - self.runtime
+        return self.total - self.runtime
 
     @property
     def total(self) -> float:
-        """All bytes."""
-        return sum(self)
+        """All bytes of the accelerator."""
+        return sum(self[:-1])
 
 
 def memory_of(
     layout: Layout, stages: Sequence[LayoutStage], state: StateBytes, software: Software
 ) -> StepMemory:
-    """The memory of the stage that needs most."""
+    """The memory of the stage that needs most, and the most that one needs of its host."""
     found = [memory_of_stage(layout, stages[i], i, state, software) for i in range(len(stages))]
-    return max(found, key=lambda memory: memory.total)
+    most = max(found, key=lambda memory: memory.total)
+    return most._replace(host=max(memory.host for memory in found))
 
 
 def cells_in_memory(
@@ -75,7 +77,7 @@ def cells_in_memory(
             of_kind[one.cell.kind] = _memory_of_cell(layout, one, state, software)
     memory = [of_kind[one.cell.kind] for one in cells]
     fixed = RUNTIME_BYTES + max(one.again for one in memory)
-    if layout.zero_stage >= 3 and layout.reshard:
+    if layout.shards_parameters and layout.reshard:
         fixed += _GATHERED_CELLS * max(one.cost.parameter_bytes for one in cells)
     room = [memory_bytes - fixed] * layout.pipeline
     room[-1] -= software.loss_outputs * cells[-1].output_bytes
@@ -112,17 +114,20 @@ def memory_of_stage(
         return whole / layout.state_shards + experts / layout.expert_shards
 
     gradients = stage.gradient_bytes, stage.sum("expert_gradient_bytes")
-    gathered = 0.0
-    if zero >= 3 and layout.state_shards > 1:
-        gathered = _gathered(layout, stage)
-    return StepMemory(
+    memory = StepMemory(
         held(stage.parameter_bytes, stage.sum("expert_bytes"), 3),
         held(*gradients, 2) * state.gradient,
         held(*gradients, 1) * state.optimizer,
         _activations(layout, stage, index, software),
-        gathered,
+        _gathered(layout, stage) if layout.shards_parameters else 0.0,
         RUNTIME_BYTES,
     )
+    if layout.offload == "none":
+        return memory
+    on_host = memory.parameters + memory.gradients + memory.optimizer
+    waits = layout.micro_batches > 1 and not layout.sums_on_host  # for the sum over replicas
+    summed = held(*gradients, 2) * state.exchanged if waits else 0.0
+    return memory._replace(parameters=0.0, gradients=summed, optimizer=0.0, host=on_host)
 
 
 def _gathered(layout: Layout, stage: LayoutStage) -> float:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from torch_topoopt.search.layouts.state import StateBytes
     from torch_topoopt.search.layouts.times import StepTimes
 
+NO_HOST = "offload: host is for accelerators with memory apart from their host's; use none"
+
 
 class LayoutPrice(NamedTuple):
     """A layout with its time and memory."""
@@ -44,7 +46,8 @@ class LayoutPrice(NamedTuple):
 
 
 class LayoutPrices:
-    """Prices layouts of `op_graph` on `boxes` of `device`."""
+    """Prices layouts of `op_graph` on `boxes` of `device`, whose accelerators may use `host_bytes`
+    of the host's memory each."""
 
     def __init__(
         self,
@@ -55,22 +58,31 @@ class LayoutPrices:
         software: Software = EAGER,
         state: StateBytes = ADAMW,
         cut: Cut = least_longest,
+        host_bytes: float = math.inf,
     ) -> None:
         self._memory = state, software
+        self.host_bytes = host_bytes
         self._cut = cut
         self.costs = CellCosts(op_graph, device)
         self._stages: dict[tuple[int, ...], tuple[LayoutStage, ...] | None] = {}
         self._wholes: dict[tuple[int, ...], LayoutStage | None] = {}
         self._chains_s: dict[tuple[int, ...], float] = {}
-        self.model = StepModel(boxes, software, state, device.memory_bytes_per_s)
+        self.model = StepModel(boxes, software, state, device.memory_bytes_per_s, device.host)
 
     def on(self, boxes: Boxes) -> LayoutPrices:
         """The same on other boxes; costs of cells are shared."""
         made = copy.copy(self)
         model = self.model
-        made.model = StepModel(boxes, model.software, model.state, model.memory_bytes_per_s)
+        made.model = StepModel(
+            boxes, model.software, model.state, model.memory_bytes_per_s, model.host
+        )
         made._chains_s = {}
         return made
+
+    def fits(self, price: LayoutPrice, memory_bytes: float) -> bool:
+        """Whether an accelerator needs no more than `memory_bytes`, and its host has the rest."""
+        memory = price.memory
+        return memory.total <= memory_bytes and memory.host <= self.host_bytes
 
     @property
     def splits_backward(self) -> bool:
@@ -79,7 +91,9 @@ class LayoutPrices:
 
     def price(self, layout: Layout) -> LayoutPrice | None:
         """The price of `layout`; None if the model cannot be divided so. Raises ValueError for a
-        layout that is none."""
+        layout that is none, and for state on a host without memory of its own."""
+        if layout.offload == "host" and self.model.host is None:
+            raise ValueError(f"layout: {NO_HOST}")
         stages = self.stages(layout.validate())
         if stages is None:
             return None
@@ -103,6 +117,11 @@ class LayoutPrices:
     def bound_s(self, layout: Layout) -> float:
         """What `layout` takes at least, for any cut, sharding and recomputation, and for a
         zero-bubble schedule in place of 1F1B; infinity if the model cannot be divided so."""
+        chain_s = self._chain_s(layout)
+        return least_passes_s(layout, chain_s, splits_backward=self.splits_backward)
+
+    def _chain_s(self, layout: Layout) -> float:
+        """What a micro-batch takes at least in all stages; infinity as in `bound_s`."""
         key = (*_division(layout), layout.accelerators, layout.pipeline > 1)
         if key not in self._chains_s:
             whole = self._whole(layout)
@@ -110,8 +129,7 @@ class LayoutPrices:
             self._chains_s[key] = (
                 math.inf if whole is None else sum(self.model.chains_s(bare, whole))
             )
-        chain_s = self._chains_s[key]
-        return least_passes_s(layout, chain_s, splits_backward=self.splits_backward)
+        return self._chains_s[key]
 
     def cut_bound_s(self, layout: Layout) -> float:
         """As `bound_s`, for the stages of `layout`: what it takes with them at least."""
@@ -124,6 +142,17 @@ class LayoutPrices:
             found.append(self.model.least_passes_s(other, stages))
         return min(found)
 
+    def host_bound_s(self, layout: Layout) -> float:
+        """As `bound_s`, if the state is on hosts: the mean over stages of their passes and the
+        optimizer's step after these, with state sharded over all copies."""
+        whole = self._whole(layout)
+        if whole is None:
+            return math.inf
+        copies = layout.data * layout.context
+        sharded = replace(layout, sharding="parameters", state_shards=copies, offload="host")
+        passes_s = layout.micro_batches * self._chain_s(layout)
+        return (passes_s + self.model.optimizer_s(sharded, whole)) / layout.pipeline
+
     def state_fits(self, layout: Layout, memory_bytes: float) -> bool:
         """Whether the state of a stage fits into `memory_bytes` if all have equal parts of it."""
         whole = self._whole(layout)
@@ -131,6 +160,8 @@ class LayoutPrices:
             return False
         memory = memory_of_stage(layout, whole, 0, *self._memory)
         state_bytes = memory.parameters + memory.gradients + memory.optimizer
+        if memory.host / layout.pipeline > self.host_bytes:
+            return False
         return state_bytes / layout.pipeline + memory.runtime <= memory_bytes
 
     def _whole(self, layout: Layout) -> LayoutStage | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,13 @@ from torch_topoopt.plan.layout import RECOMPUTES, Layout
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from torch_topoopt.plan.layout import Offload, OffloadChoice
     from torch_topoopt.search.layouts.prices import LayoutPrice, LayoutPrices
 
 _INTERLEAVES = (1, 2, 4, 8)
+# Of the least time without, at most. The rates of hosts come from data sheets and are not measured,
+# so a smaller gain may be none.
+_WORTH_OFFLOADING = 0.9
 _ROUNDING = 1 - 1e-9  # of sums in another order
 
 
@@ -56,14 +60,18 @@ def divisions(accelerators: int, batch_size: int, most_experts: int) -> Iterator
                     yield replace(made, interleave=interleave, schedule="interleaved")
 
 
-def shardings(layout: Layout, box: int) -> Iterator[Layout]:
-    """`layout` with every way of sharding state: over all copies, or over those in a box."""
+def shardings(layout: Layout, box: int, offload: Offload = "none") -> Iterator[Layout]:
+    """`layout` with every way of sharding state: over all copies, or over those in a box; with
+    `offload`, only those whose state is there."""
     copies = layout.data * layout.context
-    yield layout
-    if copies == 1:
-        return
     inside = box // layout.tensor if layout.tensor < box and box % layout.tensor == 0 else 1
     groups = dict.fromkeys(k for k in (copies, inside) if k > 1 and copies % k == 0)
+    if offload == "host":
+        on_host = replace(layout, sharding="parameters", offload="host")
+        for shards, reshard in itertools.product(groups or (1,), (True, False)):
+            yield replace(on_host, state_shards=shards, reshard=reshard)
+        return
+    yield layout
     for shards in groups:
         for sharding in ("optimizer", "gradients"):
             yield replace(layout, sharding=sharding, state_shards=shards)
@@ -76,45 +84,79 @@ def fastest_layouts(
     accelerators: int,
     batch_size: int,
     *,
-    box: int,
     memory_bytes: float,
     count: int = 8,
     most_experts: int = 1,
     why_not: Callable[[Layout], str] | None = None,
+    offload: OffloadChoice = "none",
 ) -> list[LayoutPrice]:
     """The fastest layouts that fit into `memory_bytes`, and that `why_not` has no reason against,
     at most one of each factorisation of the accelerators.
 
     Of each, the least recomputation that fits: more of it is only slower. So are stages of other
-    times than the equal ones. Divisions with the least lower bounds come first, and the search ends
-    with the first whose bound exceeds the slowest layout of the fastest `count`.
+    times than the equal ones. With `offload` "auto", those with state on the host come beside the
+    others, but only if they are clearly faster than all of these.
     """
     chosen = Layout(recompute="full", recompute_blocks=(1,))
     alike = why_not is not None and bool(why_not(chosen))  # no choice for some blocks
-    found: dict[tuple[int, ...], LayoutPrice] = {}
-    slowest_s = math.inf  # of the fastest `count`
     every = divisions(accelerators, batch_size, most_experts)
-    bounds = [(prices.bound_s(one) * _ROUNDING, one) for one in every]
-    for bound_s, division in sorted(bounds, key=itemgetter(0)):
-        if bound_s > slowest_s or bound_s == math.inf:
-            break
-        key = division.tensor, division.context, division.expert, division.pipeline
-        limit_s = min(slowest_s, _step_s(found[key]) if key in found else math.inf)
-        if bound_s > limit_s or prices.cut_bound_s(division) * _ROUNDING > limit_s:
-            continue
-        if why_not is not None and why_not(division):
-            continue
-        for sharded in shardings(division, box):
-            best = least_recomputed(prices, sharded, memory_bytes, limit_s, alike=alike)
-            if best is not None and _step_s(best) < limit_s:
-                found[key], limit_s = best, _step_s(best)
-        if len(found) >= count:
-            slowest_s = _step_s(heapq.nsmallest(count, found.values(), key=_step_s)[-1])
-    fastest = heapq.nsmallest(count, found.values(), key=_step_s)
-    if alike:
-        return fastest
-    kept = (_kept_where_it_gains(prices, one, memory_bytes) for one in fastest)
-    return sorted(kept, key=_step_s)
+    bounds = sorted(((prices.bound_s(one) * _ROUNDING, one) for one in every), key=itemgetter(0))
+    search = _Fastest(prices, memory_bytes, count, why_not, alike)
+    found = [] if offload == "host" else search.among(bounds, "none")
+    if offload != "none" and prices.model.host is not None:
+        worth_s = _WORTH_OFFLOADING * _step_s(found[0]) if found else math.inf
+        found = sorted([*found, *search.among(bounds, "host", worth_s)], key=_step_s)
+    return found
+
+
+@dataclass(frozen=True)
+class _Fastest:
+    """The fastest `count` layouts that fit, as `fastest_layouts` describes them."""
+
+    prices: LayoutPrices
+    memory_bytes: float
+    count: int
+    why_not: Callable[[Layout], str] | None
+    alike: bool
+
+    def among(
+        self, bounds: list[tuple[float, Layout]], offload: Offload, slowest_s: float = math.inf
+    ) -> list[LayoutPrice]:
+        """Those of `bounds`, divisions with lower bounds of their times, that take less than
+        `slowest_s`.
+
+        Divisions with the least bounds come first, and the search ends with the first whose bound
+        exceeds the slowest layout of the fastest `count`.
+        """
+        prices, box = self.prices, self.prices.model.boxes.accelerators
+        found: dict[tuple[int, ...], LayoutPrice] = {}
+        for bound_s, division in bounds:
+            if bound_s > slowest_s or bound_s == math.inf:
+                break
+            least_s = bound_s if offload == "none" else prices.host_bound_s(division) * _ROUNDING
+            key = division.tensor, division.context, division.expert, division.pipeline
+            limit_s = min(slowest_s, _step_s(found[key]) if key in found else math.inf)
+            if (
+                max(bound_s, least_s) > limit_s
+                or prices.cut_bound_s(division) * _ROUNDING > limit_s
+            ):
+                continue
+            if self.why_not is not None and self.why_not(division):
+                continue
+            for sharded in shardings(division, box, offload):
+                best = least_recomputed(
+                    prices, sharded, self.memory_bytes, limit_s, alike=self.alike
+                )
+                if best is not None and _step_s(best) < limit_s:
+                    found[key], limit_s = best, _step_s(best)
+            if len(found) >= self.count:
+                fastest = heapq.nsmallest(self.count, found.values(), key=_step_s)
+                slowest_s = min(slowest_s, _step_s(fastest[-1]))
+        fastest = heapq.nsmallest(self.count, found.values(), key=_step_s)
+        if self.alike:
+            return fastest
+        kept = (_kept_where_it_gains(prices, one, self.memory_bytes) for one in fastest)
+        return sorted(kept, key=_step_s)
 
 
 def _kept_where_it_gains(
@@ -127,7 +169,7 @@ def _kept_where_it_gains(
     """
     best, blocks = price, [stage.blocks for stage in price.stages]
     layout = price.layout
-    if layout.sharding != "parameters" or layout.state_shards == 1:
+    if not layout.shards_parameters:
         return price
     again = [count * layout.reshard for count in blocks]
     moves = [range(layout.pipeline), *((stage,) for stage in range(layout.pipeline))]
@@ -183,11 +225,11 @@ def least_recomputed(
         price = prices.price(replace(layout, recompute=recompute))
         if price is None:
             return None
-        if price.memory.total <= memory_bytes:
+        if prices.fits(price, memory_bytes):
             if recompute == "none":
                 return _with_less_bubble(prices, price, memory_bytes)
             some = None if alike else prices.price(prices.least_blocks(price, memory_bytes))
-            fits = some is not None and some.memory.total <= memory_bytes
+            fits = some is not None and prices.fits(some, memory_bytes)
             found.append(some if some is not None and fits else price)
             continue
         if recompute == "none" and _step_s(price) >= limit_s:
@@ -204,7 +246,7 @@ def _uneven(prices: LayoutPrices, layout: Layout, memory_bytes: float) -> Layout
         return None
     cut = prices.cut_within(layout, memory_bytes)
     price = None if cut is None else prices.price(cut)
-    return price if price is not None and price.memory.total <= memory_bytes else None
+    return price if price is not None and prices.fits(price, memory_bytes) else None
 
 
 def _with_less_bubble(prices: LayoutPrices, price: LayoutPrice, memory_bytes: float) -> LayoutPrice:
@@ -212,5 +254,5 @@ def _with_less_bubble(prices: LayoutPrices, price: LayoutPrice, memory_bytes: fl
     if layout.pipeline == 1 or not prices.splits_backward or layout.why_no_zero_bubble:
         return price
     other = prices.price(layout)
-    fits = other is not None and other.memory.total <= memory_bytes
+    fits = other is not None and prices.fits(other, memory_bytes)
     return other if other is not None and fits and _step_s(other) < _step_s(price) else price

@@ -18,7 +18,8 @@ class StateBytes(NamedTuple):
 
     `gradient` is kept between micro-batches, `exchanged` is what data groups sum, `optimizer` the
     state of the optimizer with its copy of the parameters. `moved` is the memory traffic of its
-    step, `summed` that of adding the gradients of a micro-batch.
+    step, `summed` that of adding the gradients of a micro-batch. `stored` are the parameters of
+    which a host copies shares.
     """
 
     gradient: float
@@ -26,6 +27,7 @@ class StateBytes(NamedTuple):
     optimizer: float
     moved: float
     summed: float
+    stored: float = 1.0
 
     @classmethod
     def of(cls, trained_by: Optimizer) -> StateBytes:
@@ -62,7 +64,8 @@ def trained_state(trainer: Trainer, device: Accelerator) -> StateBytes:
     """
     if trainer.precision != "own":
         moments = _FP32 * trainer.optimizer_factor or optimizer(trainer.optimizer).moment_bytes
-        return StateBytes.of(Optimizer(_FP32, _FP32, moments))
+        state = StateBytes.of(Optimizer(_FP32, _FP32, moments))
+        return state._replace(stored=_FP32 / _WEIGHT)
     if trainer.optimizer_factor:
         return state_of_factor(trainer.optimizer_factor)
     return state_on(device, optimizer(trainer.optimizer))

@@ -12,6 +12,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch_topoopt.search.accelerators import BANDWIDTH
+from torch_topoopt.search.layouts.host_state import copy_seconds, host_seconds
 from torch_topoopt.search.layouts.links import RankGroup
 from torch_topoopt.search.layouts.software import SPLIT_BACKWARD
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
     from torch_topoopt.plan.layout import Layout
+    from torch_topoopt.search.accelerators import HostMemory
     from torch_topoopt.search.layouts.cell_costs import CellCost, PricedCell
     from torch_topoopt.search.layouts.links import Boxes
     from torch_topoopt.search.layouts.software import Software
@@ -133,6 +135,20 @@ class StateSizes(NamedTuple):
     experts: float
 
 
+class CellCopies(NamedTuple):
+    """Seconds of a micro-batch for a cell's share: copies of parameters from the host, and of
+    gradients to it; and their sum there."""
+
+    fetch_s: float
+    return_s: float
+    sum_s: float
+
+
+def fetches_late(layout: Layout) -> bool:
+    """Whether parameters are copied from the host only when they are needed, not ahead."""
+    return layout.offload == "host" and layout.state_shards == 1
+
+
 def parameters_of(cost: CellCost, *, copied: bool) -> StateSizes:
     """The parameters of a cell; `copied` as in LayoutStage."""
     dense = cost.parameter_bytes - cost.expert_bytes + copied * cost.copied_bytes
@@ -140,13 +156,18 @@ def parameters_of(cost: CellCost, *, copied: bool) -> StateSizes:
 
 
 class StepModel:
-    """Times of layouts on `boxes`, trained by `software`."""
+    """Times of layouts on `boxes`, trained by `software`, with state on accelerators or `host`."""
 
     def __init__(
-        self, boxes: Boxes, software: Software, state: StateBytes, memory_bytes_per_s: float
+        self,
+        boxes: Boxes,
+        software: Software,
+        state: StateBytes,
+        memory_bytes_per_s: float,
+        host: HostMemory | None = None,
     ) -> None:
         self.boxes, self.software, self.state = boxes, software, state
-        self.memory_bytes_per_s = memory_bytes_per_s
+        self.memory_bytes_per_s, self.host = memory_bytes_per_s, host
 
     def times(self, layout: Layout, stages: Sequence[LayoutStage]) -> StepTimes:
         """Seconds of an iteration of `stages`, which are those of `layout`."""
@@ -201,7 +222,7 @@ class StepModel:
 
     def chains_s(self, layout: Layout, stage: LayoutStage) -> tuple[float, float]:
         """The forward and the backward pass of a micro-batch, as in `least_passes_s`."""
-        layout = replace(layout, recompute="none", recompute_blocks=())
+        layout = replace(layout, recompute="none", recompute_blocks=(), offload="none")
         groups = Groups.of(layout)
         forward_s = backward_s = self.loss_s(stage)
         forward_s += sum(gather_s for _, gather_s in self._output_gathers(layout, groups, stage))
@@ -243,7 +264,7 @@ class StepModel:
             _total(back).plus(_Pass(begin_s, 0.0, begin_s)),
             forward_s,
             begin_s + backward_s,
-            gather_s + scatter_s + ends_s - forward_s - backward_s,
+            max(0.0, gather_s + scatter_s + ends_s - forward_s - backward_s),  # 0 but for rounding
         )
 
     def _output_gathers(
@@ -278,8 +299,8 @@ class StepModel:
         return self._moved_s(stage.logits * self.software.loss_passes) / 2
 
     def summed_s(self, layout: Layout, stage: LayoutStage) -> float:
-        """Adding the gradients of a micro-batch to those of earlier ones."""
-        if layout.micro_batches == 1:
+        """Adding the gradients of a micro-batch to those of earlier ones, on the accelerator."""
+        if layout.micro_batches == 1 or layout.sums_on_host:
             return 0.0
         shards = layout.state_shards if layout.zero_stage >= 2 else 1
         return self._moved_s(stage.gradient_bytes / shards * self.state.summed)
@@ -330,18 +351,66 @@ class StepModel:
             issued * its.host_s,
         )
         backward_s += its.again_s + recomputed * exchange_s
-        gather_s, scatter_s = self.shards_s(layout, groups, cost, copied=stage.copied)
         context = self._shared_s(of_state, [(groups.context, context_s)])
-        ahead = _Pass(its.forward_s, exchange_s, forward_s, shared_s + context, gather_s)
+        ahead = _Pass(its.forward_s, exchange_s, forward_s, shared_s + context)
         back = _Pass(
             its.backward_s + its.again_s,
             (1 + recomputed) * exchange_s + summed_s,
             backward_s,
             (1 + recomputed) * shared_s + shared_summed_s + 2 * context,
-            gather_s * (layout.reshard and one.reshards),
-            scatter_s,
         )
-        return ahead, back
+        return self._with_state(layout, groups, stage, one, (ahead, back))
+
+    # parameters: a cell, the layout that it is in, and its passes
+    def _with_state(
+        self,
+        layout: Layout,
+        groups: Groups,
+        stage: LayoutStage,
+        one: PricedCell,
+        passes: tuple[_Pass, _Pass],
+    ) -> tuple[_Pass, _Pass]:
+        """The passes of a cell with the exchange of its state, and the copies of the host's."""
+        (ahead, back), again = passes, layout.reshard and one.reshards
+        gather_s, scatter_s = self.shards_s(layout, groups, one.cost, copied=stage.copied)
+        copies = self.copies_s(layout, groups, one.cost, copied=stage.copied)
+        if fetches_late(layout):
+            ahead = ahead._replace(chain_s=ahead.chain_s + copies.fetch_s)
+            back = back._replace(chain_s=back.chain_s + again * copies.fetch_s)
+        else:
+            gather_s += copies.fetch_s
+        # of all micro-batches, those whose gradients the host waits for
+        waits = 1 - 1 / layout.micro_batches if layout.sums_on_host else 0.0
+        back = back._replace(
+            chain_s=back.chain_s + waits * (scatter_s + copies.return_s + copies.sum_s),
+            links_s=back.links_s + waits * scatter_s,
+            gather_s=again * gather_s,
+            scatter_s=(1 - waits) * (scatter_s + copies.return_s),
+        )
+        return ahead._replace(gather_s=gather_s), back
+
+    def copies_s(
+        self, layout: Layout, groups: Groups, cost: CellCost, *, copied: bool
+    ) -> CellCopies:
+        """The copies of a cell's share of the state, for every micro-batch; `copied` as in
+        LayoutStage."""
+        if self.host is None or layout.offload == "none":
+            return CellCopies(0.0, 0.0, 0.0)
+        parameters = sum(groups.shares(parameters_of(cost, copied=copied)))
+        gradients = groups.shares(self.gradients_of(cost, copied=copied))
+        trained = sum(gradients) / self.state.exchanged
+        return CellCopies(
+            copy_seconds(self.host, parameters * self.state.stored),
+            copy_seconds(self.host, sum(gradients)) if layout.replicas == 1 else 0.0,
+            host_seconds(self.host, trained * self.state.summed),
+        )
+
+    def last_copy_s(self, layout: Layout, gradients: StateSizes) -> float:
+        """The copy of an accelerator's share of gradients to the host after their sum over
+        replicas."""
+        if self.host is None or layout.offload == "none" or layout.replicas == 1:
+            return 0.0
+        return copy_seconds(self.host, sum(gradients))
 
     def shards_s(
         self, layout: Layout, groups: Groups, cost: CellCost, *, copied: bool
@@ -383,16 +452,17 @@ class StepModel:
         self, layout: Layout, groups: Groups, stage: LayoutStage, passes: _Passes
     ) -> float:
         """What the exchange of gradients and parameters adds to an iteration."""
-        gradients = StateSizes(stage.gradient_bytes, stage.sum("expert_gradient_bytes"))
-        gradients = self._exchanged(gradients)
+        gradients = self._exchanged(
+            StateSizes(stage.gradient_bytes, stage.sum("expert_gradient_bytes"))
+        )
         ahead, back = passes.forward, passes.backward
         # gradients of the first cell come last
         first_gradients = self.gradients_of(stage.first.cost, copied=stage.copied)
         summed_s, last_summed_s = (
-            2 * self._gather_s(groups, groups.shares(sizes), "replicas")
-            for sizes in (gradients, first_gradients)
+            2 * self._gather_s(groups, shares, "replicas") + self.last_copy_s(layout, shares)
+            for shares in map(groups.shares, (gradients, first_gradients))
         )
-        if layout.sharding == "parameters" and layout.state_shards > 1:
+        if layout.shards_parameters:
             return passes.ends_s + self._after(summed_s, back, last_summed_s)
         begin_s = self._cell_passes(layout, groups, stage, stage.last)[1].chain_s
         calls = math.ceil(sum(gradients) / _BUCKET_BYTES)
@@ -445,9 +515,11 @@ class StepModel:
         return max(after_s, last_s, _UNHIDDEN * exchange_s)
 
     def optimizer_s(self, layout: Layout, stage: LayoutStage) -> float:
-        """The optimizer's step of an accelerator."""
+        """The optimizer's step of an accelerator, or of its host."""
         size = stage.gradient_bytes / layout.state_shards
         size += stage.sum("expert_gradient_bytes") / layout.expert_shards
+        if self.host is not None and layout.offload == "host":
+            return host_seconds(self.host, size * self.state.moved)
         return self._moved_s(size * self.state.moved)
 
     def _moved_s(self, size_bytes: float) -> float:

@@ -157,6 +157,7 @@ def torchtitan(plan: Plan, cells: Cells) -> str:
         "training.local_batch_size": batch_size,
         "training.global_batch_size": layout.batch_size,
         "training.mixed_precision_param": "bfloat16" if export.precision == "bf16" else "float32",
+        "training.enable_cpu_offload": layout.offload == "host",
     }
     if layout.pipeline > 1:
         values |= _titan_pipeline(export, cells)
@@ -219,6 +220,9 @@ def megatron(plan: Plan, cells: Cells) -> dict[str, str]:
     """megatron.args has arguments, one on each line, and megatron.env the variables it needs."""
     export = LayoutExport.of("megatron", plan)
     layout = export.layout
+    if layout.offload != "none":
+        right = "none, as --optimizer-cpu-offload moves the optimizer's state alone"
+        export.refuse("offload", layout.offload, right)
     if layout.pipeline > 1 and layout.schedule not in ("1f1b", "interleaved"):
         export.refuse("schedule", layout.schedule, "1f1b or interleaved")
     arguments = [
@@ -302,6 +306,9 @@ def deepspeed(plan: Plan) -> str:
     if layout.zero_stage == 3 and not layout.reshard:
         export.refuse("reshard", "false", "true")
     zero: dict[str, object] = {"stage": layout.zero_stage}
+    if layout.offload == "host":
+        on_host = {"device": "cpu", "pin_memory": True}
+        zero |= {"offload_param": on_host, "offload_optimizer": on_host}
     if layout.zero_stage and export.copies > 1:
         export.refuse(
             "state_shards", layout.state_shards, f"{layout.data * layout.context}, all copies"
@@ -370,6 +377,7 @@ def _accelerate_sharding(
         "fsdp_reshard_after_forward": layout.reshard,
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "fsdp_activation_checkpointing": layout.recompute == "full",
+        "fsdp_offload_params": layout.offload == "host",
     }
     sizes: dict[str, object] = {
         "parallelism_config_dp_replicate_size": export.copies,
