@@ -82,6 +82,20 @@ def loss_of_library(output: Any, _: torch.Tensor) -> torch.Tensor:
     return library_models.loss(output)
 
 
+def encoder() -> nn.Module:
+    """Without dropout, which is random."""
+    layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+    return nn.Sequential(
+        nn.Linear(64, 64), nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+    )
+
+
+def numbers(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    made = torch.randn(2, SAMPLES, LENGTH, 64, generator=generator)
+    return made[0], made[1]
+
+
 def of_words(build: Callable[..., nn.Module], *args: Any, **options: Any) -> Family:
     return Family(functools.partial(build, *args, **options), tokens, loss_of_words)
 
@@ -101,7 +115,13 @@ FAMILIES = {
     ),
     "gpt": of_words(gpt.GPT, gpt.GPTSize(4, 128, 4, LENGTH, WORDS, SAMPLES)),
     "gpt2 of transformers": of_words(library_models.gpt2, WORDS),
+    "phi-3 of transformers": of_words(
+        *(library_models.decoder, "Phi3"),
+        **{**DECODER, "num_key_value_heads": 2, "pad_token_id": 0, "eos_token_id": 1},
+    ),
+    "encoder": Family(encoder, numbers, nn.functional.mse_loss),
     **{name: of_library(name) for name in ("vit", "vit of timm", "vit of torchvision")},
+    "vit of timm without a class": of_library("vit of timm without a class"),
     **{name: of_library(name) for name in ("dit", "unet")},
 }
 # whose positions and heads cannot be divided: an odd number of patches, joint projections
