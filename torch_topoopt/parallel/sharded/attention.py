@@ -55,11 +55,6 @@ class AttentionHeads(ParallelStyle):  # type: ignore[misc]
         self.path, self.result = path, result
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        if module.bias_k is not None or module.add_zero_attn or not module.batch_first:
-            raise StrategyError(
-                f"layout: tensor: {self.path!r} cannot be divided by heads: it has bias_k, "
-                "add_zero_attn or batch_first=False"
-            )
         sections = sections_of_attention(module)
         for name in ("q_proj_weight", "k_proj_weight", "v_proj_weight", *sections):
             if module._parameters.get(name) is not None:

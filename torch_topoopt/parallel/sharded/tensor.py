@@ -239,7 +239,7 @@ class TensorStyles:
         """The parts of what an operator makes that is not divided by features."""
         has_positions = operator.split("attribute") is not None and operator.output_dimensions == 3
         is_positions = class_of(operator) == "lookup" and not operator.splittable
-        if has_positions or (is_positions and operator.output_dimensions == 2):
+        if has_positions or (is_positions and operator.output_dimensions in (2, 3)):
             return position_placement(operator.output_dimensions)
         return Replicate()
 

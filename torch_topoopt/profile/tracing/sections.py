@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class _Features(NamedTuple):
-    """Features begin..end - 1, read in blocks of `block`: of heads, if there are several."""
+    """Features begin..end - 1. Blocks of heads, if there are several, take up `blocks` of them."""
 
     begin: int
     end: int
-    block: int
+    blocks: int
 
 
 def feature_sections(operators: Sequence[TracedOperator]) -> dict[int, tuple[int, ...]]:
@@ -68,8 +68,8 @@ def _features(read: Read, offset: int, whole: int) -> _Features:
     inner = [(n, s) for n, s in zip(read.shape, read.strides, strict=True) if n > 1 and s < whole]
     begin = offset % whole
     end = begin + 1 + sum((n - 1) * s for n, s in inner)
-    outer = max((s for n, s in inner), default=0)
-    return _Features(begin, end, outer if outer > 1 else 0)
+    stride, count = max(((s, n) for n, s in inner), default=(0, 0))
+    return _Features(begin, end, stride * count if stride > 1 else 0)
 
 
 def _sections(read: Iterable[_Features], whole: int) -> tuple[int, ...]:
@@ -93,9 +93,6 @@ def _end(its: Sequence[_Features]) -> int:
 
 def _has_parts(its: Sequence[_Features]) -> bool:
     """Whether one range is all that is read of it, or each head has a block of its own."""
-    blocks = {one.block for one in its}
     size = _end(its) - its[0].begin
-    (block, *others) = blocks
-    if others or (len(its) > 1 and not block):
-        return False
-    return not block or size % block == 0
+    alike = len({(one.begin, one.end) for one in its}) == 1
+    return all(one.blocks == size if one.blocks else alike for one in its)

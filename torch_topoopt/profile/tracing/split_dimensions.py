@@ -138,7 +138,8 @@ def _known(
     elif isinstance(module, nn.GroupNorm):
         yield "columns", module.num_groups, "part"
     elif isinstance(module, nn.MultiheadAttention):  # each part has some heads of all projections
-        yield "rows", module.num_heads, "whole"
+        if module.bias_k is None and not module.add_zero_attn:
+            yield "rows", module.num_heads, "whole"
     elif _has_channels(traced.kind) and len(shape) > 2:  # norms over channels and pooling
         yield "columns", shape[1], "part"
     elif traced.kind in _ATTENTION and len(shape) == 4:

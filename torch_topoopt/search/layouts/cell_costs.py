@@ -431,9 +431,12 @@ class _OneCell:
         operator, kind = self.operators[at], self.kinds[at]
         sizes = [of.get(self.begin + at, 0) for of in (self.wholes.gathered, self.wholes.cut)]
         if any(sizes):
-            return GroupExchange(self.local_bytes(sum(sizes)) / 2, sum(map(bool, sizes)))
-        if self.layout.tensor == 1 or kind not in ("columns", "rows"):
+            moved = GroupExchange(self.local_bytes(sum(sizes)) / 2, sum(map(bool, sizes)))
+            return moved + self._position_exchange(operator)
+        if self.layout.tensor == 1 or kind == "experts":
             return _NOTHING
+        if kind is None:
+            return self._position_exchange(operator)
         scattered = _NOTHING
         if kind == "rows":
             scattered = GroupExchange(self._scattered_bytes(operator), 1)
@@ -452,6 +455,16 @@ class _OneCell:
             and (operand.producer, operand.tensor) not in before
         ]
         return scattered + GroupExchange(self.local_bytes(sum(new)), len(new))
+
+    def _position_exchange(self, operator: Operator) -> GroupExchange:
+        """What functions exchange that sum over divided positions: a mean of them is summed in the
+        forward pass, and gradients of a table of positions are gathered in the backward pass."""
+        if operator.kind in ("mean", "sum") and operator.output_dimensions == _DIMENSIONS - 1:
+            return GroupExchange(self.local_bytes(operator.output_bytes), 1)
+        table = operator.parameter_gradient_bytes * self.layout.micro_batch / self.samples
+        if table == operator.output_bytes > 0 and operator.output_dimensions == _DIMENSIONS:
+            return GroupExchange(operator.parameter_gradient_bytes / 2, 1)
+        return _NOTHING
 
     def _context_exchange(self, operator: Operator, kind: ParameterKind | None) -> GroupExchange:
         """The keys and values of the whole context: all operands of attention but its queries."""
