@@ -41,7 +41,7 @@ def _experts_in(module: nn.Module) -> int:
     stacked = any(len(shape) == _STACK for shape in shapes)
     if not stacked or len(counts) > 1 or counts == {1}:  # 1: a table of positions for all samples
         return 0
-    return counts.pop()
+    return int(counts.pop())
 
 
 def expert_parallel(module: nn.Module, mesh: DeviceMesh, scale: float) -> None:

@@ -115,12 +115,8 @@ def _known(
     traced: TracedOperator, module: Any | None, sections: Mapping[int, tuple[int, ...]]
 ) -> Iterator[_Found]:
     shape = traced.shapes[0]
-    if isinstance(module, nn.Linear):
-        yield "columns", module.out_features, "whole"
-        yield "rows", module.in_features, "part"
-        yield from _positions(shape, len(shape) > 2)
-    elif module is not None and traced.kind == "Conv1D":  # of transformers
-        inputs, outputs = module.weight.shape
+    if (features := _linear_features(traced)) is not None:
+        inputs, outputs = features
         yield "columns", outputs, "whole"
         yield "rows", inputs, "part"
         yield from _positions(shape, len(shape) > 2)
@@ -138,8 +134,8 @@ def _known(
     elif isinstance(module, nn.GroupNorm):
         yield "columns", module.num_groups, "part"
     elif isinstance(module, nn.MultiheadAttention):  # each part has some heads of all projections
-        if module.bias_k is None and not module.add_zero_attn:
-            yield "rows", module.num_heads, "whole"
+        alone = module.bias_k is None and not module.add_zero_attn
+        yield "rows", module.num_heads if alone else 1, "whole"
     elif _has_channels(traced.kind) and len(shape) > 2:  # norms over channels and pooling
         yield "columns", shape[1], "part"
     elif traced.kind in _ATTENTION and len(shape) == 4:
@@ -150,6 +146,17 @@ def _known(
         yield from _heads_side_by_side(traced)
     elif is_elementwise(traced):
         yield from _elementwise(traced, sections)
+
+
+def _linear_features(traced: TracedOperator) -> tuple[int, int] | None:
+    """Those of the inputs and of the result of a linear layer; transformers has its own Conv1D."""
+    module = traced.module
+    if isinstance(module, nn.Linear):
+        return module.in_features, module.out_features
+    if module is None or traced.kind != "Conv1D":
+        return None
+    inputs, outputs = module.weight.shape
+    return inputs, outputs
 
 
 def _by_head(traced: TracedOperator) -> Iterator[_Found]:
