@@ -42,11 +42,7 @@ from torch_topoopt.plan.layout import Layout
 from torch_topoopt.search.accelerators import class_of
 from torch_topoopt.search.layouts.cell_costs import parameter_kinds
 from torch_topoopt.search.layouts.cells import cells_of, shared_bytes, with_shared_tables
-from torch_topoopt.search.layouts.divisible import (
-    gathers_operands,
-    why_not_divided,
-    why_not_joint,
-)
+from torch_topoopt.search.layouts.divisible import gathers_operands, why_not_divided
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -104,7 +100,6 @@ class TensorStyles:
         self.kinds = kinds
         self.mixtures = {path.rpartition(".")[0] for path in expert_paths(module)}
         why = why_not_divided(self.operators, kinds, Layout(tensor=parts))
-        why = why or why_not_joint(self.operators, kinds)
         if why:
             raise StrategyError(f"layout: {why}")
 

@@ -7,8 +7,9 @@ each head together. Parts of the layer need the corresponding parts of each rang
 from __future__ import annotations
 
 import itertools
-import math
 from typing import TYPE_CHECKING, NamedTuple
+
+from torch_topoopt.profile.tracing.split_dimensions import is_elementwise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,7 +29,7 @@ def feature_sections(operators: Sequence[TracedOperator]) -> dict[int, tuple[int
     """The sizes of the ranges, by index of the operator that makes the features last.
 
     Operators whose readers all read all features are left out. Ranges that a view mixes are one,
-    if each head has its own block of it.
+    if each head has its own block of it; else there are none, and the features have no parts.
     """
     read: list[set[_Features]] = [set() for _ in operators]
     for operator in reversed(operators):
@@ -40,28 +41,15 @@ def feature_sections(operators: Sequence[TracedOperator]) -> dict[int, tuple[int
                 continue
             whole = made.shapes[0][-1]
             found = _features(one, offset, whole)
-            if found[:2] == (0, whole) and operator.shapes == made.shapes:
-                read[made.index] |= read[operator.index]  # such as a sum, which has their places
+            if found[:2] == (0, whole) and is_elementwise(operator):
+                read[made.index] |= read[operator.index]
             else:
                 read[made.index].add(found)
     sections: dict[int, tuple[int, ...]] = {}
     for operator, its in zip(operators, read, strict=True):
         if any(one[:2] != (0, operator.shapes[0][-1]) for one in its):
-            sizes = _sections(its, operator.shapes[0][-1])
-            if sizes:
-                sections[operator.index] = sizes
+            sections[operator.index] = _sections(its, operator.shapes[0][-1])
     return sections
-
-
-def parts_of(sections: Sequence[int]) -> int:
-    """The most equal parts of all of them."""
-    return math.gcd(*sections)
-
-
-def is_slice(read: Read, producer: TracedOperator) -> bool:
-    """Whether `read` is a range of the last dimension of what `producer` makes."""
-    made = producer.shapes[0]
-    return read.shape[:-1] == made[:-1] and read.strides[-1:] == (1,)
 
 
 def _features(read: Read, offset: int, whole: int) -> _Features:

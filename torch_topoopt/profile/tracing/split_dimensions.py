@@ -13,6 +13,7 @@ A joint projection of queries, keys and values, or of a gate and what it multipl
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
@@ -20,13 +21,12 @@ from torch import nn
 from torch_topoopt.op_graph import Split
 from torch_topoopt.profile.tracing.heads import heads_read, norm_dimensions
 from torch_topoopt.profile.tracing.records import ATTENTION, CAUSAL_ATTENTION, storage_of
-from torch_topoopt.profile.tracing.sections import is_slice, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from torch_topoopt.op_graph import SplitDimension
-    from torch_topoopt.profile.tracing.records import TracedOperator
+    from torch_topoopt.profile.tracing.records import Read, TracedOperator
 
 _Needs = Literal["whole", "part"]
 _FEATURES_LAST = frozenset(
@@ -96,11 +96,11 @@ def split_dimensions(
     found = list(_experts(traced, grown[0]))
     if grown == [0] and len(shape) > 1 and not traced.stacks:
         found += _known(traced, traced.module, sections)
-    its = sections.get(traced.index, ())
+    its = sections.get(traced.index)
     shares = any(storage in shared for storage, _, _ in traced.reads)
     splits = (
-        Split(dimension, parts_of(its), operands, its)
-        if its and dimension == "columns" and sum(its) == degree
+        Split(dimension, math.gcd(*its), operands, its)  # 0 parts of no sections
+        if its is not None and dimension == "columns" and sum(its) in (0, degree)
         else Split(dimension, degree, operands)
         for dimension, degree, operands in found
         if dimension == "attribute" or not shares
@@ -232,7 +232,7 @@ def _feature_axis(traced: TracedOperator, sections: Mapping[int, tuple[int, ...]
             producer = read.producer
             if producer is None or id(producer) in seen or len(producer.shapes) != 1:
                 continue
-            if producer.index in sections and is_slice(read, producer):
+            if sections.get(producer.index) and _is_slice(read, producer):
                 return len(shape) - 1
             if producer.shapes != (shape,):
                 continue
@@ -244,6 +244,11 @@ def _feature_axis(traced: TracedOperator, sections: Mapping[int, tuple[int, ...]
             if has_elementwise_kind(producer):
                 waiting.append(producer)
     return None
+
+
+def _is_slice(read: Read, producer: TracedOperator) -> bool:
+    """Whether `read` is a range of the last dimension of what `producer` makes."""
+    return read.shape[:-1] == producer.shapes[0][:-1] and read.strides[-1:] == (1,)
 
 
 def _experts(traced: TracedOperator, samples: int) -> Iterator[_Found]:

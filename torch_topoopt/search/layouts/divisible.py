@@ -92,51 +92,6 @@ def _is_read(operators: Sequence[Operator], at: int) -> bool:
     return any(operand.producer == at for o in operators[at + 1 :] for operand in o.operands)
 
 
-def why_not_joint(operators: Sequence[Operator], kinds: Sequence[ParameterKind | None]) -> str:
-    """As why_not_divided, for layers whose columns are queries, keys and values.
-
-    Parts of their columns are parts of all of these if the columns have sections.
-    """
-    for operator in operators:
-        if class_of(operator) != "attention":
-            continue
-        makers = [
-            _layer_before(operators, kinds, operand.producer) for operand in operator.operands
-        ]
-        joint = [
-            maker
-            for maker in makers
-            if maker is not None and makers.count(maker) > 1 and not _has_sections(operators[maker])
-        ]
-        if joint:
-            return (
-                f"tensor: {_path(operators[joint[0]])!r} cannot be divided: its columns are "
-                f"several of the tensors that {_path(operator)!r} reads"
-            )
-    return ""
-
-
-def _has_sections(operator: Operator) -> bool:
-    columns = operator.split("columns")
-    return columns is not None and bool(columns.sections)
-
-
-def _layer_before(
-    operators: Sequence[Operator], kinds: Sequence[ParameterKind | None], at: int
-) -> int | None:
-    """The layer of columns whose result operator `at` keeps the split of; None if there are
-    several."""
-    while True:
-        kind = kinds[at]
-        split = operators[at].split(kind) if kind is not None else None
-        if split is None or split.operands == "whole":
-            return at if kind == "columns" else None
-        producers = {operand.producer for operand in operators[at].operands}
-        if len(producers) != 1:
-            return None
-        (at,) = producers
-
-
 def _why_not_context(operators: Sequence[Operator], parts: int) -> str:
     lengths = dict(_attention_lengths(operators))
     if len(lengths) != 1:
