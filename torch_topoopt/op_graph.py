@@ -55,11 +55,16 @@ class Split:
 
     Each divides the FLOPs. A shard needs the "whole" of each operand, or its own "part" of the
     features ("columns", "rows"), tokens or positions. There are at most `max_degree` parts.
+    `sections` are the sizes of ranges of columns that different operators read, such as queries,
+    keys and values: a shard holds its part of each. Empty: they read all columns.
     """
+
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"sections"})
 
     dimension: SplitDimension
     max_degree: int
     operands: Literal["whole", "part"]
+    sections: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -295,6 +300,11 @@ def _validate_splits(where: str, splits: tuple[Split, ...]) -> None:
             raise DocumentError(
                 f"{where}.splits[{j}].max_degree: {split.max_degree} is not at least 2; leave the "
                 "split out"
+            )
+        uneven = [size for size in split.sections if size < 1 or size % split.max_degree]
+        if uneven:
+            raise DocumentError(
+                f"{where}.splits[{j}].sections: {uneven[0]} is not a multiple of {split.max_degree}"
             )
 
 

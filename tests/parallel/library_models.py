@@ -113,11 +113,12 @@ def gpt2(words: int) -> nn.Module:
     return model
 
 
-def timm_transformer() -> nn.Module:
+def timm_transformer(**options: Any) -> nn.Module:
     model: nn.Module = library("timm").create_model(
         "vit_tiny_patch16_224",
         **{"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 4},
         num_classes=10,
+        **options,
     )
     return model
 
@@ -202,6 +203,10 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int, torch.Generator]
     "unet": (unet, functools.partial(_noisy, "sample", 16, {"encoder_hidden_states": _texts})),
     "dit": (dit, functools.partial(_noisy, "hidden_states", 8, {"class_labels": _labels})),
     "vit of timm": (timm_transformer, functools.partial(_images, "x", 32)),
+    "vit of timm without a class": (
+        functools.partial(timm_transformer, class_token=False, global_pool="avg"),
+        functools.partial(_images, "x", 32),
+    ),
     "swin of timm": (swin, functools.partial(_images, "x", 56)),
     "vit of torchvision": (torchvision_transformer, functools.partial(_images, "x", 32)),
 }

@@ -82,6 +82,20 @@ def loss_of_library(output: Any, _: torch.Tensor) -> torch.Tensor:
     return library_models.loss(output)
 
 
+def encoder() -> nn.Module:
+    """Without dropout, which is random."""
+    layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+    return nn.Sequential(
+        nn.Linear(64, 64), nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+    )
+
+
+def numbers(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    made = torch.randn(2, SAMPLES, LENGTH, 64, generator=generator)
+    return made[0], made[1]
+
+
 def of_words(build: Callable[..., nn.Module], *args: Any, **options: Any) -> Family:
     return Family(functools.partial(build, *args, **options), tokens, loss_of_words)
 
@@ -101,11 +115,19 @@ FAMILIES = {
     ),
     "gpt": of_words(gpt.GPT, gpt.GPTSize(4, 128, 4, LENGTH, WORDS, SAMPLES)),
     "gpt2 of transformers": of_words(library_models.gpt2, WORDS),
+    "phi-3 of transformers": of_words(
+        *(library_models.decoder, "Phi3"),
+        **{**DECODER, "num_attention_heads": 8, "pad_token_id": 0, "eos_token_id": 1},
+    ),
+    "encoder": Family(encoder, numbers, nn.functional.mse_loss),
     **{name: of_library(name) for name in ("vit", "vit of timm", "vit of torchvision")},
+    "vit of timm without a class": of_library("vit of timm without a class"),
     **{name: of_library(name) for name in ("dit", "unet")},
 }
-# whose positions and heads cannot be divided: an odd number of patches, joint projections
-UNDIVIDED = ("gpt2 of transformers", "vit", "vit of timm", "vit of torchvision")
+# whose positions cannot be divided: an odd number of patches
+UNDIVIDED = ("vit", "vit of timm", "vit of torchvision")
+# with joint projections of queries, keys and values
+JOINT = ("gpt2 of transformers", "phi-3 of transformers", "encoder", "vit of timm without a class")
 PLANS = {
     "llama": [*GENERAL, *DEEP, *TENSORS, *POSITIONS],
     "llama of transformers": [*GENERAL, *DEEP, *TENSORS, *POSITIONS],
@@ -113,6 +135,7 @@ PLANS = {
     "qwen3-moe of transformers": [*GENERAL[3:], *TENSORS, *EXPERTS],
     "gpt": [*GENERAL, *DEEP, *TENSORS, *POSITIONS],
     **{name: [*GENERAL, "micro_batch=2,recompute=full"] for name in UNDIVIDED},
+    **{name: [*GENERAL[2:], *TENSORS] for name in JOINT},
     "dit": [*GENERAL, *TENSORS],
     "unet": [*GENERAL, *DEEP],
 }
@@ -127,6 +150,10 @@ OTHER_BYTES = {"qwen3-moe of transformers": EXPERTS}
     [
         ("llama of transformers", ["tensor=2,pipeline=2,micro_batch=2,recompute=selective"]),
         ("vit of timm", ["micro_batch=2,sharding=parameters,recompute=full"]),
+        ("vit of timm without a class", [TENSORS[1]]),
+        ("gpt2 of transformers", [TENSORS[0]]),
+        ("phi-3 of transformers", [TENSORS[1]]),
+        ("encoder", [TENSORS[2]]),
         ("qwen3-moe", TENSORS[:2]),  # the group sums the gradients of experts
         ("gpt", ["tensor=2,pipeline=2,micro_batch=2", TENSORS[2]]),  # tables of positions
     ],
@@ -150,7 +177,6 @@ def test_a_family_trains_as_planned_in_ten_ways(name: str, tmp_path: Path) -> No
     [
         ("llama", "expert=4", ["expert: 4", "no experts"]),
         ("gpt", "pipeline=4,interleave=2", ["pipeline: 4", "4 blocks", "8 chunks"]),
-        ("gpt2 of transformers", "tensor=2", ["tensor: 2", "c_attn"]),
         ("vit", "tensor=2", ["tensor: 2", "'vit.layers.0.layernorm_before'", "17 positions"]),
         ("vit of timm", "context=2", ["context: 2", "17 positions"]),
         ("dit", "context=2", ["context: 2", "'pos_embed.proj'"]),

@@ -34,14 +34,16 @@ TINY = llama.SIZES["tiny"]
 
 
 class JointAttention(nn.Module):
-    """Queries, keys and values are thirds of one projection."""
+    """Queries, keys and values have half of their features in common."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.joint, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.joint, self.out = nn.Linear(16, 32), nn.Linear(16, 16)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        parts = (p.unflatten(-1, (4, 4)).transpose(1, 2) for p in self.joint(x).chunk(3, dim=-1))
+        made = self.joint(x)
+        each = (made[..., first : first + 16] for first in (0, 8, 16))
+        parts = (p.unflatten(-1, (-1, 4)).transpose(1, 2) for p in each)
         mixed = scaled_dot_product_attention(*parts, is_causal=True)
         return self.out(mixed.transpose(1, 2).flatten(-2))
 

@@ -45,6 +45,10 @@ def test_a_gpt2_of_transformers_with_tied_weights_and_its_own_loss() -> None:
     sums = [operator for operator in graph.operators if operator.name.endswith("add")]
     columns = {split.max_degree for o in sums for split in o.splits if split.dimension == "columns"}
     assert columns <= {768}, "its Conv1D is a linear layer: the features of what it makes are last"
+    attention = "transformer.h.0.attn"
+    assert splits(graph, f"{attention}.c_attn") == {"columns": 768, "rows": 768, "attribute": 16}
+    assert splits(graph, f"{attention}.scaled_dot_product_attention")["columns"] == 12
+    assert splits(graph, "transformer.h.0.mlp.c_proj")["rows"] == 4 * 768
 
 
 def test_a_bert_of_transformers_whose_mask_is_looked_at() -> None:
@@ -145,7 +149,11 @@ def test_experts_of_transformers_split_by_experts_and_features(
     tokens = torch.zeros(4, 16, dtype=torch.long)
     graph = profile(lambda: model(config).to(torch.bfloat16), {"input_ids": tokens}, name=kind)
     assert splits(graph, "layers.0.mlp.experts.grouped_mm") == {
-        **{"experts": 16, "columns": 96, "rows": 64}
+        **{
+            "experts": 16,
+            "columns": 48,
+            "rows": 64,
+        }  # 48 parts of the gates, and of what they scale
     }
     assert splits(graph, "layers.0.mlp.experts.grouped_mm#2") == {
         **{"experts": 16, "columns": 64, "rows": 48}

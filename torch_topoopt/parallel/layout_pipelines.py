@@ -65,7 +65,7 @@ class LayoutPipeline(Pipeline):
         self._layout, self._count = layout, len(bounds) - 1
         self._group = mesh.state["pipeline"].get_group()
         self._device = next(module.parameters()).device
-        self._state = DividedState(module, self._group)
+        self._state = DividedState(module, division.sections(module), self._group)
         self._shared = SharedGradients(module, calls, bounds, mesh)
         numbers = range(mesh.stage, self._count, layout.pipeline)
         modules = [module, *(shared_copy(module) for _ in numbers[1:])]

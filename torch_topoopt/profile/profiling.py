@@ -24,6 +24,7 @@ from torch_topoopt.profile.tracing import (
     TracedOperator,
     bags_of,
     batch_size_of,
+    feature_sections,
     leaf_modules,
     meta_twin,
     positional_and_keyword,
@@ -103,8 +104,9 @@ def profile(
     twice = {operator.name: operator for operator in doubled.operators}
     shared = shared_parameters(trace.operators)
     tensors = shared_tensors(trace.operators)
+    sections = feature_sections(trace.operators)
     operators = tuple(
-        _operator(traced, twice.get(traced.name), trace.gradient_bytes, shared, tensors)
+        _operator(traced, twice.get(traced.name), trace.gradient_bytes, shared, tensors, sections)
         for traced in trace.operators
     )
     operators = _whole_results(operators)
@@ -278,6 +280,7 @@ def _operator(
     gradient_bytes: dict[int, int],
     shared: frozenset[int],
     tensors: dict[tuple[int, Region], int],
+    sections: dict[int, tuple[int, ...]],
 ) -> Operator:
     return Operator(
         name=traced.name,
@@ -300,7 +303,7 @@ def _operator(
             for region, read in traced.reads.items()
             if read.producer is not None
         ),
-        splits=split_dimensions(traced, twice, shared),
+        splits=split_dimensions(traced, twice, shared, sections),
         output_dimensions=len(traced.shapes[0]) if len(traced.shapes) == 1 else 0,
     )
 

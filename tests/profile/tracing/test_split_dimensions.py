@@ -213,7 +213,7 @@ class Viewed(Sorted):
 def test_grouped_products_split_by_experts_and_features(kind: type[nn.Module]) -> None:
     found = splits(kind().to(torch.bfloat16), torch.empty(40, 8, dtype=torch.bfloat16))
     experts = ("experts", 4, "part")
-    assert found["grouped_mm"] == {experts, ("columns", 32, "whole"), ("rows", 8, "part")}
+    assert found["grouped_mm"] == {experts, ("columns", 16, "whole"), ("rows", 8, "part")}
     assert found["silu"] == found["mul"] == {experts, ("columns", 16, "part")}
     assert found["grouped_mm#2"] == {experts, ("columns", 8, "whole"), ("rows", 16, "part")}
 

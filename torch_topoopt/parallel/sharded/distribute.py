@@ -26,7 +26,7 @@ from torch_topoopt.parallel.sharded.blocks import (
 from torch_topoopt.parallel.sharded.context import context_parallel
 from torch_topoopt.parallel.sharded.experts import expert_parallel, expert_paths
 from torch_topoopt.parallel.sharded.recompute import recompute
-from torch_topoopt.parallel.sharded.tensor import tensor_parallel
+from torch_topoopt.parallel.sharded.tensor import TensorStyles, tensor_parallel
 from torch_topoopt.parallel.stages import StrategyError
 from torch_topoopt.search.accelerators import class_of
 from torch_topoopt.search.layouts.divisible import why_not_experts
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel.sharded.blocks import ModelCell
     from torch_topoopt.parallel.sharded.mesh import LayoutMesh
+    from torch_topoopt.parallel.sharded.sections import Sections
     from torch_topoopt.plan.layout import BlockField, Layout
 
 
@@ -56,6 +57,11 @@ class Division:
     def layout(self) -> Layout:
         """The layout of the mesh."""
         return self.mesh.layout
+
+    def sections(self, module: torch.nn.Module) -> dict[str, Sections]:
+        """Those of the parameters of `module`, the whole model, that tensor groups divide so."""
+        parts = self.layout.tensor
+        return TensorStyles(module, self.op_graph, parts).sections() if parts > 1 else {}
 
     def blocks(self, module: torch.nn.Module, field: BlockField) -> frozenset[str]:
         """The paths of the blocks of `module` that `field` of the layout names. Raises

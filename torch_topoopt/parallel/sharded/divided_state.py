@@ -9,20 +9,27 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate
 
 from torch_topoopt.parallel.checkpoint import checked_state, whole_shapes
+from torch_topoopt.parallel.sharded.sections import section_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from torch_topoopt.parallel.sharded.sections import Sections
 
 
 class DividedState:
     """The entries of a module's state_dict(); make it before the module is divided.
 
     Gathered, they are whole tensors, with the user's names, on every rank. `stages` is the group of
-    the ranks with the same share of the other stages; None without stages.
+    the ranks with the same share of the other stages; None without stages. `sections` are those of
+    parameters that are divided by them, by name.
     """
 
-    def __init__(self, module: torch.nn.Module, stages: Any = None) -> None:
+    def __init__(
+        self, module: torch.nn.Module, sections: Mapping[str, Sections], stages: Any = None
+    ) -> None:
         self._whole = whole_shapes(module)
+        self._sections = sections
         self._stages = stages
 
     def gather(self, parts: Sequence[torch.nn.Module]) -> dict[str, Any]:
@@ -32,6 +39,10 @@ class DividedState:
             for part in parts
             for name, value in part.state_dict().items()
         }
+        for name, its in self._sections.items():
+            parts_of = [section_name(name, i) for i in range(len(its.sizes))]
+            if parts_of[0] in here:
+                here[name] = torch.cat([here.pop(one) for one in parts_of], its.dimension)
         if self._stages is not None:
             here = self._of_all_stages(here)
         names = [name for name in self._whole if name in here]
@@ -69,9 +80,13 @@ class DividedState:
         incompatible = checked_state(
             self._whole, {name for entries in here for name in entries}, state, strict=strict
         )
+        whole = dict(state)
+        for name, its in self._sections.items():
+            for i, section in enumerate(its.split(state[name]) if name in state else ()):
+                whole[section_name(name, i)] = section
         for part, entries in zip(parts, here, strict=True):
             mine = {
-                name: _share(state[name], value) for name, value in entries.items() if name in state
+                name: _share(whole[name], value) for name, value in entries.items() if name in whole
             }
             part.load_state_dict(mine, strict=False)
         return incompatible

@@ -39,7 +39,9 @@ def _experts_in(module: nn.Module) -> int:
     shapes = [parameter.shape for parameter in module.parameters(recurse=False)]
     counts = {shape[0] for shape in shapes if len(shape)}
     stacked = any(len(shape) == _STACK for shape in shapes)
-    return counts.pop() if stacked and len(counts) == 1 else 0
+    if not stacked or len(counts) > 1 or counts == {1}:  # 1: a table of positions for all samples
+        return 0
+    return int(counts.pop())
 
 
 def expert_parallel(module: nn.Module, mesh: DeviceMesh, scale: float) -> None:

@@ -218,10 +218,16 @@ def scaled_gradient(tensor: torch.Tensor, scale: float) -> Any:
 def gathered(value: Any) -> Any:
     """`value` with whole DTensors for those that have parts."""
 
+    once: dict[int, Any] = {}  # queries may be keys and values, too
+
     def gather(tensor: Any) -> Any:
         whole = [Replicate()] * tensor.device_mesh.ndim
         # Of a whole tensor, the gradient would be summed here, and again where it was gathered.
-        return tensor if list(tensor.placements) == whole else tensor.redistribute(placements=whole)
+        if list(tensor.placements) == whole:
+            return tensor
+        if id(tensor) not in once:
+            once[id(tensor)] = tensor.redistribute(placements=whole)
+        return once[id(tensor)]
 
     return tree_map_only(DTensor, gather, value)
 

@@ -34,7 +34,7 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         """Divides `module`, in place; a collective call."""
         super().__init__()
         broadcast_values(module)
-        self._state = DividedState(module)
+        self._state = DividedState(module, division.sections(module))
         distribute(module, division)
         self.module = module
         self.layout = division.layout

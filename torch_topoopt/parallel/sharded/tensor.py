@@ -6,6 +6,7 @@ the features. All other operators have parts of the positions.
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from torch_topoopt.parallel.sharded.attention import AttentionHeads, sections_of_attention
 from torch_topoopt.parallel.sharded.blocks import path_of
 from torch_topoopt.parallel.sharded.experts import expert_paths
 from torch_topoopt.parallel.sharded.local_parts import (
@@ -28,13 +30,19 @@ from torch_topoopt.parallel.sharded.local_parts import (
     position_placement,
     replicate_parameters,
 )
+from torch_topoopt.parallel.sharded.sections import (
+    Conv1DRows,
+    LayerColumns,
+    is_conv1d,
+    sections_of_columns,
+)
 from torch_topoopt.parallel.splits import is_divisible
 from torch_topoopt.parallel.stages import StrategyError
 from torch_topoopt.plan.layout import Layout
 from torch_topoopt.search.accelerators import class_of
 from torch_topoopt.search.layouts.cell_costs import parameter_kinds
 from torch_topoopt.search.layouts.cells import cells_of, shared_bytes, with_shared_tables
-from torch_topoopt.search.layouts.divisible import why_not_divided, why_not_joint
+from torch_topoopt.search.layouts.divisible import gathers_operands, why_not_divided
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,6 +52,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor.parallel import ParallelStyle
 
     from torch_topoopt.op_graph import Operator, OpGraph
+    from torch_topoopt.parallel.sharded.sections import Sections
     from torch_topoopt.plan import ParameterKind
 
 
@@ -63,6 +72,8 @@ def tensor_parallel(
         module.get_submodule(path).register_forward_pre_hook(_gather_inputs, with_kwargs=True)
     for owner in styles.with_heads():
         _divide_heads(owner, mesh.size())
+    for owner, sizes in styles.with_sections():
+        _divide_sizes(owner, mesh.size(), sizes)
     for path, style in chosen.items():
         parallelize_module(module.get_submodule(path), mesh, style, src_data_rank=None)
     replicate_parameters(module, mesh)
@@ -89,7 +100,6 @@ class TensorStyles:
         self.kinds = kinds
         self.mixtures = {path.rpartition(".")[0] for path in expert_paths(module)}
         why = why_not_divided(self.operators, kinds, Layout(tensor=parts))
-        why = why or why_not_joint(self.operators, kinds)
         if why:
             raise StrategyError(f"layout: {why}")
 
@@ -116,6 +126,10 @@ class TensorStyles:
         self, operator: Operator, kind: ParameterKind | None, path: str, leaf: nn.Module
     ) -> ParallelStyle:
         if kind == "rows":
+            if isinstance(leaf, nn.MultiheadAttention):
+                return AttentionHeads(path, position_placement(operator.output_dimensions))
+            if is_conv1d(leaf):
+                return Conv1DRows(self._result(operator))
             if isinstance(leaf, nn.Embedding | nn.EmbeddingBag):
                 if not is_divisible(leaf):
                     raise StrategyError(
@@ -130,8 +144,10 @@ class TensorStyles:
         elif kind == "columns":
             if _needs(operator, "columns") == "part":
                 return LocalParts(None)
+            sizes, is_output = _sizes(operator), not self._readers(operator)
+            if not is_output and (is_conv1d(leaf) or (len(sizes) > 1 and type(leaf) is nn.Linear)):
+                return LayerColumns(sizes)
             if isinstance(leaf, nn.Linear):
-                is_output = not self._readers(operator)
                 return ColwiseParallel(output_layouts=Replicate() if is_output else Shard(-1))
         else:
             if operator.operands:
@@ -148,8 +164,7 @@ class TensorStyles:
         cell are in, so that they share it."""
         readers: dict[tuple[int, int, int, int], list[str]] = defaultdict(list)
         for i, (operator, kind) in enumerate(zip(self.operators, self.kinds, strict=True)):
-            whole = kind == "columns" and _needs(operator, "columns") == "whole"
-            if not whole or self._in_mixture(path_of(operator)):
+            if not gathers_operands(operator, kind) or self._in_mixture(path_of(operator)):
                 continue
             for operand in operator.operands:
                 alone = 0 if operand.tensor else i
@@ -162,10 +177,41 @@ class TensorStyles:
             elif outer in self.modules:
                 yield outer
 
+    def sections(self) -> dict[str, Sections]:
+        """Those of the parameters that are divided by them, by name."""
+        found: dict[str, Sections] = {}
+        for operator, path, leaf in self._divided_leaves():
+            if isinstance(leaf, nn.MultiheadAttention):
+                its = sections_of_attention(leaf)
+            else:
+                its = sections_of_columns(leaf, _sizes(operator))
+            found.update((f"{path}.{name}", one) for name, one in its.items())
+        return found
+
+    def with_sections(self) -> list[tuple[nn.Module, set[int]]]:
+        """The modules that take the sections of a layer's columns apart, and the sizes of these."""
+        found: dict[str, set[int]] = defaultdict(set)
+        for operator, path, leaf in self._divided_leaves():
+            if not isinstance(leaf, nn.MultiheadAttention):
+                found[path.rpartition(".")[0]].update(_sizes(operator))
+        return [(self.modules[path], sizes) for path, sizes in found.items()]
+
+    def _divided_leaves(self) -> Iterator[tuple[Operator, str, nn.Module]]:
+        """The modules whose parameters are divided by sections."""
+        for operator, kind in zip(self.operators, self.kinds, strict=True):
+            path = path_of(operator)
+            leaf = self.modules.get(path)
+            if leaf is None or self._in_mixture(path):
+                continue
+            columns = kind == "columns" and bool(_sizes(operator))
+            has_its_own = kind == "rows" and isinstance(leaf, nn.MultiheadAttention)
+            if has_its_own or (columns and gathers_operands(operator, kind)):
+                yield operator, path, leaf
+
     def with_heads(self) -> list[nn.Module]:
         """The modules whose attention has some of the heads."""
         pairs = zip(self.operators, self.kinds, strict=True)
-        names = [path_of(o) for o, kind in pairs if class_of(o) == "attention" and kind]
+        names = [path_of(o) for o, k in pairs if class_of(o) == "attention" and k == "columns"]
         paths = dict.fromkeys(name.rpartition(".")[0] for name in names)
         return [self.modules[path] for path in paths if path in self.modules]
 
@@ -188,7 +234,7 @@ class TensorStyles:
         """The parts of what an operator makes that is not divided by features."""
         has_positions = operator.split("attribute") is not None and operator.output_dimensions == 3
         is_positions = class_of(operator) == "lookup" and not operator.splittable
-        if has_positions or (is_positions and operator.output_dimensions == 2):
+        if has_positions or (is_positions and operator.output_dimensions in (2, 3)):
             return position_placement(operator.output_dimensions)
         return Replicate()
 
@@ -201,6 +247,37 @@ def _divide_heads(module: nn.Module, parts: int) -> None:
     for name, value in vars(module).items():
         if name.endswith(("heads", "n_head")) and isinstance(value, int):
             setattr(module, name, value // parts)
+
+
+# Numbers of features, by which forward methods take the columns of a layer apart. Names are those
+# of transformers, timm and nanoGPT.
+_FEATURES = frozenset(
+    {
+        *("split_size", "attn_dim", "embed_dim", "hidden_size", "intermediate_size", "inner_dim"),
+        *("n_embd", "all_head_size"),
+    }
+)
+
+
+def _divide_sizes(module: nn.Module, parts: int, sizes: set[int]) -> None:
+    """As _divide_heads, for numbers of features, and for numbers of heads in a configuration, of
+    which the module gets a copy."""
+    for name, value in vars(module).items():
+        if name in _FEATURES and value in sizes:
+            setattr(module, name, value // parts)
+    config: Any = getattr(module, "config", None)
+    if hasattr(config, "num_attention_heads"):
+        own = copy.copy(config)
+        for name in ("num_attention_heads", "num_key_value_heads"):
+            if isinstance(getattr(own, name, None), int):
+                setattr(own, name, getattr(own, name) // parts)
+        module.config = own
+
+
+def _sizes(operator: Operator) -> tuple[int, ...]:
+    """Of the sections of its columns; none if they have one alone, which parts divide."""
+    columns = operator.split("columns")
+    return () if columns is None or len(columns.sections) < 2 else columns.sections
 
 
 def _needs(operator: Operator, kind: ParameterKind | None) -> str | None:

@@ -20,6 +20,7 @@ from torch_topoopt.profile.tracing.records import (
     shared_tensors,
     tensors,
 )
+from torch_topoopt.profile.tracing.sections import feature_sections
 from torch_topoopt.profile.tracing.shape_cache import ShapeCache
 from torch_topoopt.profile.tracing.split_dimensions import (
     is_elementwise,
@@ -47,6 +48,7 @@ __all__ = [
     "as_on_cpu",
     "bags_of",
     "batch_size_of",
+    "feature_sections",
     "is_elementwise",
     "leaf_modules",
     "meta_twin",

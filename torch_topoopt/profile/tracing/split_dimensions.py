@@ -7,12 +7,13 @@ heads that share keys and values stay together. Operators that are not listed he
 samples only; so are convolutions by image positions unless their kernel is 1 x 1, for the others
 need rows of the neighbouring part (a halo). Mixtures of experts: see experts.py.
 
-A joint projection of several heads, or of queries, keys and values, is assumed to store the
-features of one head in one part.
+A joint projection of queries, keys and values, or of a gate and what it multiplies, has sections
+(sections.py). One of several heads is assumed to store the features of one head in one part.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
@@ -22,13 +23,18 @@ from torch_topoopt.profile.tracing.heads import heads_read, norm_dimensions
 from torch_topoopt.profile.tracing.records import ATTENTION, CAUSAL_ATTENTION, storage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch_topoopt.op_graph import SplitDimension
-    from torch_topoopt.profile.tracing.records import TracedOperator
+    from torch_topoopt.profile.tracing.records import Read, TracedOperator
 
 _Needs = Literal["whole", "part"]
-_FEATURES_LAST = frozenset({"Linear", "Embedding", "EmbeddingBag", "LayerNorm", "RMSNorm"})
+_FEATURES_LAST = frozenset(
+    {
+        *("Linear", "Conv1D", "Embedding", "EmbeddingBag"),
+        *("LayerNorm", "RMSNorm", "MultiheadAttention"),
+    }
+)
 # Beginnings of names. The Conv1D of transformers is a linear layer: its features are last.
 _FEATURES_SECOND = (
     *("Conv1d", "Conv2d", "Conv3d", "ConvTranspose"),
@@ -69,14 +75,18 @@ def is_elementwise(traced: TracedOperator) -> bool:
 
 
 def split_dimensions(
-    traced: TracedOperator, twice: TracedOperator | None, shared: frozenset[int] = frozenset()
+    traced: TracedOperator,
+    twice: TracedOperator | None,
+    shared: frozenset[int] = frozenset(),
+    sections: Mapping[int, tuple[int, ...]] | None = None,
 ) -> tuple[Split, ...]:
     """The dimensions by which operator `traced` may be split, beside its samples.
 
     `twice` is the same operator with a batch of twice the size: it shows the dimension of the
     output that holds samples. An operator that reads one of the `shared` parameters is not split by
-    parameters.
+    parameters. `sections` are those of the features of each operator that has several.
     """
+    sections = sections or {}
     if twice is None or len(traced.shapes) != 1 or len(twice.shapes) != 1:
         return ()
     shape, doubled = traced.shapes[0], twice.shapes[0]
@@ -85,23 +95,30 @@ def split_dimensions(
         return ()
     found = list(_experts(traced, grown[0]))
     if grown == [0] and len(shape) > 1 and not traced.stacks:
-        found += _known(traced, traced.module)
+        found += _known(traced, traced.module, sections)
+    its = sections.get(traced.index)
     shares = any(storage in shared for storage, _, _ in traced.reads)
-    return tuple(
-        Split(dimension, degree, operands)
+    splits = (
+        Split(dimension, math.gcd(*its), operands, its)  # 0 parts of no sections
+        if its is not None and dimension == "columns" and sum(its) in (0, degree)
+        else Split(dimension, degree, operands)
         for dimension, degree, operands in found
-        if degree > 1 and (dimension == "attribute" or not shares)
+        if dimension == "attribute" or not shares
     )
+    return tuple(split for split in splits if split.max_degree > 1)
 
 
 _Found = tuple["SplitDimension", int, _Needs]
 
 
-def _known(traced: TracedOperator, module: Any | None) -> Iterator[_Found]:
+def _known(
+    traced: TracedOperator, module: Any | None, sections: Mapping[int, tuple[int, ...]]
+) -> Iterator[_Found]:
     shape = traced.shapes[0]
-    if isinstance(module, nn.Linear):
-        yield "columns", module.out_features, "whole"
-        yield "rows", module.in_features, "part"
+    if (features := _linear_features(traced)) is not None:
+        inputs, outputs = features
+        yield "columns", outputs, "whole"
+        yield "rows", inputs, "part"
         yield from _positions(shape, len(shape) > 2)
     elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
         yield "columns", module.embedding_dim, "whole"
@@ -117,7 +134,8 @@ def _known(traced: TracedOperator, module: Any | None) -> Iterator[_Found]:
     elif isinstance(module, nn.GroupNorm):
         yield "columns", module.num_groups, "part"
     elif isinstance(module, nn.MultiheadAttention):  # each part has some heads of all projections
-        yield "rows", module.num_heads, "whole"
+        alone = module.bias_k is None and not module.add_zero_attn
+        yield "rows", module.num_heads if alone else 1, "whole"
     elif _has_channels(traced.kind) and len(shape) > 2:  # norms over channels and pooling
         yield "columns", shape[1], "part"
     elif traced.kind in _ATTENTION and len(shape) == 4:
@@ -127,7 +145,18 @@ def _known(traced: TracedOperator, module: Any | None) -> Iterator[_Found]:
     elif traced.kind in _COPIES:
         yield from _heads_side_by_side(traced)
     elif is_elementwise(traced):
-        yield from _elementwise(traced)
+        yield from _elementwise(traced, sections)
+
+
+def _linear_features(traced: TracedOperator) -> tuple[int, int] | None:
+    """Those of the inputs and of the result of a linear layer; transformers has its own Conv1D."""
+    module = traced.module
+    if isinstance(module, nn.Linear):
+        return module.in_features, module.out_features
+    if module is None or traced.kind != "Conv1D":
+        return None
+    inputs, outputs = module.weight.shape
+    return inputs, outputs
 
 
 def _by_head(traced: TracedOperator) -> Iterator[_Found]:
@@ -181,9 +210,11 @@ def _reads_its_own_shape(traced: TracedOperator) -> bool:
     return sizes == {traced.output_bytes} and not traced.parameters
 
 
-def _elementwise(traced: TracedOperator) -> Iterator[_Found]:
+def _elementwise(
+    traced: TracedOperator, sections: Mapping[int, tuple[int, ...]]
+) -> Iterator[_Found]:
     shape = traced.shapes[0]
-    axis = 1 if len(shape) == 2 else _feature_axis(traced)
+    axis = 1 if len(shape) == 2 else _feature_axis(traced, sections)
     if axis is None:
         return
     yield "columns", shape[axis], "part"
@@ -191,7 +222,7 @@ def _elementwise(traced: TracedOperator) -> Iterator[_Found]:
         yield "attribute", shape[2 if axis == 1 else 1], "part"
 
 
-def _feature_axis(traced: TracedOperator) -> int | None:
+def _feature_axis(traced: TracedOperator, sections: Mapping[int, tuple[int, ...]]) -> int | None:
     """The dimension of its output that holds features, if its operands show it."""
     shape = traced.shapes[0]
     seen = {id(traced)}
@@ -199,7 +230,11 @@ def _feature_axis(traced: TracedOperator) -> int | None:
     while waiting:
         for read in waiting.pop().reads.values():
             producer = read.producer
-            if producer is None or id(producer) in seen or producer.shapes != (shape,):
+            if producer is None or id(producer) in seen or len(producer.shapes) != 1:
+                continue
+            if sections.get(producer.index) and _is_slice(read, producer):
+                return len(shape) - 1
+            if producer.shapes != (shape,):
                 continue
             if producer.kind in _FEATURES_LAST:
                 return len(shape) - 1
@@ -209,6 +244,11 @@ def _feature_axis(traced: TracedOperator) -> int | None:
             if has_elementwise_kind(producer):
                 waiting.append(producer)
     return None
+
+
+def _is_slice(read: Read, producer: TracedOperator) -> bool:
+    """Whether `read` is a range of the last dimension of what `producer` makes."""
+    return read.shape[:-1] == producer.shapes[0][:-1] and read.strides[-1:] == (1,)
 
 
 def _experts(traced: TracedOperator, samples: int) -> Iterator[_Found]:

@@ -69,7 +69,7 @@ def class_of(operator: Operator) -> ClassName:
         return _CLASS_OF_KIND[kind]
     if "attention" in kind and operator.forward_flops:
         return "attention"
-    if kind.startswith("conv"):
+    if kind.startswith("conv") and operator.kind != "Conv1D":  # transformers' linear layer
         return "convolution"
     return "dense" if operator.forward_flops else "elementwise"
 

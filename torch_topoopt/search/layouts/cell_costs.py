@@ -16,7 +16,12 @@ from torch_topoopt.search.layouts.cells import (
     shared_table,
     with_shared_tables,
 )
-from torch_topoopt.search.layouts.divisible import why_not_divided, why_not_experts
+from torch_topoopt.search.layouts.divisible import (
+    gathers_operands,
+    has_projections,
+    why_not_divided,
+    why_not_experts,
+)
 from torch_topoopt.search.shards import is_even, may_split, shard_operator
 
 if TYPE_CHECKING:
@@ -250,9 +255,10 @@ def parameter_kinds(
     """How the parameters of each operator are split: experts, and pairs of columns and rows.
 
     An operator that reads columns and can sum over them takes rows (Shoeybi et al., 2019, section
-    3). One that only keeps the split of its operands (an activation, attention by heads) follows
-    them. The rest shares positions, and so do columns that an operator of the rest would have to
-    gather. None if the experts of an operator cannot be shared by `expert` accelerators.
+    3), as does attention that has its projections. One that only keeps the split of its operands
+    (an activation, attention by heads) follows them. The rest shares positions, and so do columns
+    that an operator of the rest would have to gather. None if the experts of an operator cannot be
+    shared by `expert` accelerators.
     """
     experts = [o.split("experts") for o in operators]
     if any(split is not None and split.max_degree % expert for split in experts):
@@ -295,7 +301,7 @@ def _tensor_kind(operator: Operator, follows: bool, tensor: int) -> ParameterKin
     columns, rows = splits.get("columns"), splits.get("rows")
     if class_of(operator) == "lookup":  # by vocabulary
         return None if rows is None else "rows"
-    if rows is not None and rows.operands == "part" and follows:
+    if rows is not None and (has_projections(operator) or (rows.operands == "part" and follows)):
         return "rows"
     if columns is None or (columns.operands == "part" and not follows):
         return None
@@ -339,9 +345,11 @@ class _OneCell:
         if self._passes_context(operator):  # of queries, each rank keeps its own
             part = 1 - 1 / layout.context
             saved -= part * self._of_tensor_group(operator.operands[0].size_bytes, kind)
-        gathered = 0.0
-        if kind == "columns" and self._reads_whole(operator):
-            gathered = saved * (1 - 1 / layout.tensor)
+        whole = saved if gathers_operands(operator, kind) else 0.0
+        if kind == "rows" and whole:  # of attention: heads are not read
+            whole = min(saved, times * sum(operand.size_bytes for operand in operator.operands))
+            saved = whole + (saved - whole) / layout.tensor
+        gathered = whole * (1 - 1 / layout.tensor)
         matrix = class_of(operator) in ("dense", "attention", "convolution")
         is_expert = kind == "experts"
         exchange, tokens = self._tensor_exchange(at), self._expert_exchange(at)
@@ -377,7 +385,7 @@ class _OneCell:
         if whole in self.wholes.gathered:
             return self.local_bytes(self.wholes.gathered[whole])
         last = self.kinds[at] == "rows" and not any(o.saved_bytes for o in self.operators[at + 1 :])
-        return 0.0 if last else exchange.size_bytes
+        return exchange.size_bytes - (self._scattered_bytes(self.operators[at]) if last else 0.0)
 
     def _degrees(self, operator: Operator, kind: ParameterKind | None) -> Degrees:
         """Parts of the parameters, and of the positions: the tensor group shares those of an
@@ -396,7 +404,7 @@ class _OneCell:
         if self.layout.tensor == 1 or kind in ("rows", "experts"):
             return False
         if kind == "columns":
-            return not self._reads_whole(operator)
+            return not gathers_operands(operator, kind)
         tokens = operator.output_dimensions < _DIMENSIONS and any(
             map(self._has_experts, self.operators)
         )
@@ -409,11 +417,6 @@ class _OneCell:
     @staticmethod
     def _positions(operator: Operator, parts: int) -> int:
         return parts if may_split(operator, Degrees(attribute=parts)) else 1
-
-    @staticmethod
-    def _reads_whole(operator: Operator) -> bool:
-        split = operator.split("columns")
-        return split is not None and split.operands == "whole"
 
     def _kind_of(self, producer: int) -> ParameterKind | None:
         """The split of an operator, None before this cell."""
@@ -428,17 +431,21 @@ class _OneCell:
         operator, kind = self.operators[at], self.kinds[at]
         sizes = [of.get(self.begin + at, 0) for of in (self.wholes.gathered, self.wholes.cut)]
         if any(sizes):
-            return GroupExchange(self.local_bytes(sum(sizes)) / 2, sum(map(bool, sizes)))
-        if self.layout.tensor == 1 or kind not in ("columns", "rows"):
+            moved = GroupExchange(self.local_bytes(sum(sizes)) / 2, sum(map(bool, sizes)))
+            return moved + self._position_exchange(operator)
+        if self.layout.tensor == 1 or kind == "experts":
             return _NOTHING
+        if kind is None:
+            return self._position_exchange(operator)
+        scattered = _NOTHING
         if kind == "rows":
-            return GroupExchange(self._scattered_bytes(operator), 1)
-        if not self._reads_whole(operator):
-            return _NOTHING
+            scattered = GroupExchange(self._scattered_bytes(operator), 1)
+        if not gathers_operands(operator, kind):
+            return scattered
         before = {
             (operand.producer, operand.tensor)
             for other, its in zip(self.operators[:at], self.kinds[:at], strict=True)
-            if its == "columns" and self._reads_whole(other)
+            if gathers_operands(other, its)
             for operand in other.operands
         }
         new = [
@@ -447,7 +454,17 @@ class _OneCell:
             if self._kind_of(operand.producer) != "columns"
             and (operand.producer, operand.tensor) not in before
         ]
-        return GroupExchange(self.local_bytes(sum(new)), len(new))
+        return scattered + GroupExchange(self.local_bytes(sum(new)), len(new))
+
+    def _position_exchange(self, operator: Operator) -> GroupExchange:
+        """What functions exchange that sum over divided positions: a mean of them is summed in the
+        forward pass, and gradients of a table of positions are gathered in the backward pass."""
+        if operator.kind in ("mean", "sum") and operator.output_dimensions == _DIMENSIONS - 1:
+            return GroupExchange(self.local_bytes(operator.output_bytes), 1)
+        table = operator.parameter_gradient_bytes * self.layout.micro_batch / self.samples
+        if table == operator.output_bytes > 0 and operator.output_dimensions == _DIMENSIONS:
+            return GroupExchange(operator.parameter_gradient_bytes / 2, 1)
+        return _NOTHING
 
     def _context_exchange(self, operator: Operator, kind: ParameterKind | None) -> GroupExchange:
         """The keys and values of the whole context: all operands of attention but its queries."""

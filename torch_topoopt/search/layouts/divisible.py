@@ -46,6 +46,19 @@ def why_not_experts(operators: Sequence[Operator], parts: int) -> str:
     return ""
 
 
+def has_projections(operator: Operator) -> bool:
+    """Whether it is attention that has its own projections of all heads, and sums over them."""
+    return class_of(operator) == "attention" and operator.split("rows") is not None
+
+
+def gathers_operands(operator: Operator, kind: ParameterKind | None) -> bool:
+    """Whether each rank of a tensor group needs whole operands, which have parts of positions."""
+    if kind == "columns":
+        split = operator.split(kind)
+        return split is not None and split.operands == "whole"
+    return kind == "rows" and has_projections(operator)
+
+
 def _path(operator: Operator) -> str:
     return operator.name.split("#")[0]
 
@@ -70,49 +83,13 @@ def _why_not_tensor(
         return ""
     entries = class_of(operator) == "lookup" or not _is_read(operators, at)  # of a vocabulary
     if split.max_degree % parts and not entries:
-        return f"{split.max_degree} {kind} are no multiple of it"
+        parted = "heads" if has_projections(operator) else kind
+        return f"{split.max_degree} {parted} are no multiple of it"
     return ""
 
 
 def _is_read(operators: Sequence[Operator], at: int) -> bool:
     return any(operand.producer == at for o in operators[at + 1 :] for operand in o.operands)
-
-
-def why_not_joint(operators: Sequence[Operator], kinds: Sequence[ParameterKind | None]) -> str:
-    """As why_not_divided, for layers whose columns are queries, keys and values.
-
-    Equal parts of all columns do not divide these alike. Trainers that store the columns of a head
-    in one part can divide such layers.
-    """
-    for operator in operators:
-        if class_of(operator) != "attention":
-            continue
-        makers = [
-            _layer_before(operators, kinds, operand.producer) for operand in operator.operands
-        ]
-        joint = [maker for maker in makers if maker is not None and makers.count(maker) > 1]
-        if joint:
-            return (
-                f"tensor: {_path(operators[joint[0]])!r} cannot be divided: its columns are "
-                f"several of the tensors that {_path(operator)!r} reads"
-            )
-    return ""
-
-
-def _layer_before(
-    operators: Sequence[Operator], kinds: Sequence[ParameterKind | None], at: int
-) -> int | None:
-    """The layer of columns whose result operator `at` keeps the split of; None if there are
-    several."""
-    while True:
-        kind = kinds[at]
-        split = operators[at].split(kind) if kind is not None else None
-        if split is None or split.operands == "whole":
-            return at if kind == "columns" else None
-        producers = {operand.producer for operand in operators[at].operands}
-        if len(producers) != 1:
-            return None
-        (at,) = producers
 
 
 def _why_not_context(operators: Sequence[Operator], parts: int) -> str:
