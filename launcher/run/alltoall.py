@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.driver import FabricDriver
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Cluster, Plan
-    from torch_topoopt.reconfiguration.circuit_service import (
-        Choice,
-        MovedCollective,
-        MovedExchange,
-    )
+    from torch_topoopt.reconfiguration.choice import Choice
+    from torch_topoopt.reconfiguration.circuit_service import MovedCollective, MovedExchange
     from torch_topoopt.runtime.metrics import MetricsWriter
 
 MATRIX_FILE = "alltoall.npy"  # in the folder of the run
@@ -87,7 +84,7 @@ class MoveCounts:
     def add(self, choice: Choice, error: str) -> None:
         if error:
             self.stopped += 1
-        elif choice.schedule is None:
+        elif not choice.moves:
             self.stayed += 1
         else:
             self.moved += 1

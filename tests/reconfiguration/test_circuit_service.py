@@ -15,8 +15,8 @@ from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import shift_schedule
 from torch_topoopt.reconfiguration.all_to_all.sweep import strategies
 from torch_topoopt.reconfiguration.all_to_all.uneven import uneven_strategy
+from torch_topoopt.reconfiguration.choice import Choice
 from torch_topoopt.reconfiguration.circuit_service import (
-    Choice,
     CircuitService,
     MovedCollective,
     MovedExchange,
@@ -69,15 +69,19 @@ class CollectiveChoices:
     """Moves circuits for an AllReduce."""
 
     least_s = 0.25
+    present: tuple[bool, ...] = ()  # topologies that the plan has
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, int, float, int]] = []
+        self.calls: list[tuple[str, int, float, tuple[int, ...]]] = []
         (_, self.schedule) = stepped_collectives("all_reduce", SERVERS, 1, COSTS, 1e6)
 
-    def __call__(self, collective: str, total_bytes: int, planned_s: float, members: int) -> Choice:
-        self.calls.append((collective, total_bytes, planned_s, members))
+    def __call__(
+        self, collective: str, total_bytes: int, planned_s: float, servers: tuple[int, ...]
+    ) -> Choice:
+        self.calls.append((collective, total_bytes, planned_s, servers))
         moves = collective == "all_reduce"
-        return Choice(self.schedule if moves else None, "moves" if moves else "stays")
+        schedule, why = (self.schedule, "moves") if moves else (None, "stays")
+        return Choice(schedule, why, present=self.present)
 
 
 class Bench:
@@ -90,7 +94,7 @@ class Bench:
         self.service = CircuitService(SERVERS, self.mover, self._choose, self._on_end, self.choices)
         self.ranks = [FakeRank(self.service.path, server) for server in range(SERVERS)]
 
-    def _choose(self, matrix: NDArray[np.int64]) -> Choice:
+    def _choose(self, matrix: NDArray[np.int64], servers: tuple[int, ...]) -> Choice:
         self.matrices.append(matrix)
         return Choice(None, "small") if matrix.sum() < 1000 else Choice(SCHEDULE, "large")
 
@@ -284,16 +288,42 @@ def test_circuits_move_for_an_all_reduce_and_ranks_get_its_hops(bench: Bench) ->
     for topology in range(4):
         bench.all_say(f"ready 5 0 {topology}")
         assert bench.all_hear() == f"moved 5 0 {topology}"
-    assert bench.mover.at == [(), (0,), (1,), (2,), ()]
-    links = bench.choices.schedule.links.tolist()
+    assert bench.mover.at == [(), (0,), (1,), (0,), ()]
+    *links, last = bench.choices.schedule.links.tolist()
     assert bench.mover.topologies == [dict(enumerate(one)) for one in links]
+    assert last == links[0]
     ended = bench.wait_for_end()
     assert isinstance(ended, MovedCollective)
     assert (ended.collective, ended.total_bytes, ended.error) == ("all_reduce", 1000, "")
     assert 0 <= ended.moving_s <= ended.seconds
-    assert bench.choices.calls == [("all_reduce", 1000, 0.5, SERVERS)]
+    assert bench.choices.calls == [("all_reduce", 1000, 0.5, tuple(range(SERVERS)))]
     bench.ask_collective("all_reduce", 1)
     assert bench.all_hear() == f"move 5 1 {ident} {channel}", "hops are sent once"
+
+
+@pytest.mark.parametrize(
+    ("present", "installed"),
+    [
+        ((True, False, True), [(), (0,), ()]),
+        ((True, False, False), [(), (0,), (1,), ()]),
+        ((True, True, True), [()]),
+    ],
+)
+def test_topologies_of_the_plan_are_not_moved_to(
+    bench: Bench, present: tuple[bool, ...], installed: list[tuple[int, ...]]
+) -> None:
+    bench.choices.present = present
+    bench.ask_collective("all_reduce", 0)
+    assert bench.all_hear().startswith("blocks ")
+    assert bench.all_hear().startswith("move 5 0 ")
+    for topology in range(4):
+        bench.all_say(f"ready 5 0 {topology}")
+        assert bench.all_hear() == f"moved 5 0 {topology}"
+    assert bench.mover.at == installed
+    ended = bench.wait_for_end()
+    assert ended.error == ""
+    assert ended.choice.moves == (len(installed) - 1)
+    assert (ended.moving_s > 0) == (len(installed) > 1)
 
 
 def test_a_collective_that_does_not_pay_stays(bench: Bench) -> None:

@@ -5,7 +5,8 @@ see csrc/collectives/group/circuit_client.h. When all members of a group have re
 collective, its size is known (of an all-to-all its matrix), and the service chooses whether
 circuits move for it. If so, a topology of the members' servers is installed once all members have
 reported that nothing is in flight on the one before; at the end the plan's own circuits are
-restored. Circuits that do not come up, or fail while data travels over them, stop the collective on
+restored. A topology whose circuits the plan has, or that is installed already, is not moved to.
+Circuits that do not come up, or fail while data travels over them, stop the collective on
 all members, with the reason, after the plan's circuits are restored.
 
 Collectives of several groups share the switch. They run together if all of them stay on the plan's
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
+    from torch_topoopt.reconfiguration.choice import Choice
     from torch_topoopt.reconfiguration.hop_order import Hop
 
 _POLL_S = 0.5
@@ -86,21 +88,6 @@ class CircuitMover(Protocol):
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The choice for one collective, with its reason; without a schedule circuits stay.
-
-    Predicted seconds are of the fastest schedule, and of the plan's circuits. `kind` is the reason
-    without numbers.
-    """
-
-    schedule: AllToAllSchedule | SteppedCollective | None
-    why: str
-    moving_predicted_s: float = 0.0
-    static_predicted_s: float = 0.0
-    kind: str = ""
-
-
-@dataclass(frozen=True)
 class MovedExchange:
     """One finished all-to-all; `matrix[i, j]` are the bytes of server i for server j. `error` is
     why it was stopped, or ""."""
@@ -128,8 +115,11 @@ class CollectiveChoices(Protocol):
         """Collectives that are predicted to be faster on the plan's circuits never move them."""
         ...
 
-    def __call__(self, collective: str, total_bytes: int, planned_s: float, members: int) -> Choice:
-        """`planned_s` are the predicted seconds on the plan's circuits."""
+    def __call__(
+        self, collective: str, total_bytes: int, planned_s: float, servers: tuple[int, ...]
+    ) -> Choice:
+        """`planned_s` are the predicted seconds on the plan's circuits; `servers` those of the
+        group, in its order."""
         ...
 
 
@@ -169,9 +159,10 @@ class _RequestedCall:
     ready: set[int] = field(default_factory=set)
     ready_at: float = 0.0  # when the last member was
     topology: int = 0  # the next one
-    numbers: list[int] = field(default_factory=list)  # the mover's numbers of its topologies
+    # The mover's numbers of its topologies; None: the plan has its circuits.
+    numbers: list[int | None] = field(default_factory=list)
     done: set[int] = field(default_factory=set)  # servers that finished on the plan's circuits
-    there: int | None = None  # the installed topology
+    there: int | None = None  # the installed topology; None: the plan's circuits
     began: float = 0.0
     moving_s: float = 0.0
 
@@ -180,12 +171,22 @@ class _RequestedCall:
         return len(self.requests) == len(self.servers)
 
     @property
-    def moves(self) -> bool:
+    def scheduled(self) -> bool:
+        """Whether it goes from topology to topology, even if the plan has all of them."""
         return self.choice is not None and self.choice.schedule is not None
 
     @property
+    def moves(self) -> bool:
+        return self.choice is not None and self.choice.moves > 0
+
+    @property
     def waits_for_circuits(self) -> bool:
-        return self.runs and self.moves and len(self.ready) == len(self.servers)
+        return self.runs and self.scheduled and len(self.ready) == len(self.servers)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the circuits of the next topology are installed."""
+        return self.next == self.there
 
     @property
     def next(self) -> int | None:
@@ -243,16 +244,16 @@ class _RequestedCall:
 class CircuitService:
     """Serves the `servers` ranks of one job from a thread of its own, until it is closed.
 
-    `choose` is called once for every all-to-all, with its matrix of bytes, and `choose_collective`
-    for others; ranks do not request what has None. `ended` is called from the thread for each
-    finished one that was started. Raises FabricError as the mover does.
+    `choose` is called once for every all-to-all, with its matrix of bytes and its servers, and
+    `choose_collective` for others; ranks do not request what has None. `ended` is called from the
+    thread for each finished one that was started. Raises FabricError as the mover does.
     """
 
     def __init__(
         self,
         servers: int,
         mover: CircuitMover,
-        choose: Callable[[NDArray[np.int64]], Choice] | None,
+        choose: Callable[[NDArray[np.int64], tuple[int, ...]], Choice] | None,
         ended: Callable[[MovedExchange | MovedCollective], None] = lambda exchange: None,
         choose_collective: CollectiveChoices | None = None,
     ) -> None:
@@ -264,7 +265,8 @@ class CircuitService:
         self._calls: dict[str, _RequestedCall] = {}  # in the order of the requests
         self._ranks: dict[int, _Rank] = {}
         # By id() of the schedule, which is kept so that the id stays unique, and servers.
-        self._prepared: dict[tuple[int, tuple[int, ...]], tuple[object, list[int]]] = {}
+        self._prepared: dict[tuple[int, tuple[int, ...]], tuple[object, list[int | None]]] = {}
+        self._numbers: dict[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], int] = {}
         self._sent: dict[int, set[int]] = {}  # id() of a schedule -> servers that know its hops
         self._move_s = 0.0  # duration of the last move
         self._held = False  # ranks do not judge cables
@@ -414,7 +416,7 @@ class CircuitService:
         call.requests[rank.server] = request
 
     def _moving(self) -> list[_RequestedCall]:
-        return [call for call in self._calls.values() if call.runs and call.moves]
+        return [call for call in self._calls.values() if call.runs and call.scheduled]
 
     def _start_all(self) -> None:
         """Starts each that all members have requested, unless an earlier one excludes it."""
@@ -438,7 +440,7 @@ class CircuitService:
             return self._notify(call.servers, f"stay {call.name}")
         self._hold_cables()
         try:
-            call.numbers = self._topologies(call.choice.schedule, call.servers)
+            call.numbers = self._topologies(call.choice, call.servers)
         except FabricError as error:
             return self._stop(call.name, str(error))
         words = [id(call.choice.schedule), self._channel_of(call.name)]
@@ -451,12 +453,12 @@ class CircuitService:
         rows = call.rows()
         if rows is not None and self._choose is not None:
             call.matrix = np.array(rows, dtype=np.int64)
-            return self._choose(call.matrix)
+            return self._choose(call.matrix, call.servers)
         request = call.collective()
         if request is None or self._choose_collective is None:
             return None
         return self._choose_collective(
-            request.collective, request.total_bytes, request.planned_s, len(call.servers)
+            request.collective, request.total_bytes, request.planned_s, call.servers
         )
 
     def _channel_of(self, name: str) -> int:
@@ -467,20 +469,17 @@ class CircuitService:
             self._next_channel += 1
         return self._channels[group]
 
-    def _topologies(
-        self, schedule: AllToAllSchedule | SteppedCollective, servers: tuple[int, ...]
-    ) -> list[int]:
-        """The mover's numbers of its topologies on these servers, whose ranks get its hops."""
+    def _topologies(self, choice: Choice, servers: tuple[int, ...]) -> list[int | None]:
+        """The mover's numbers of the schedule's topologies on these servers, whose ranks get its
+        hops."""
+        schedule = choice.schedule
+        assert schedule is not None
         key = (id(schedule), servers)
         if key not in self._prepared:
+            links = schedule.links.tolist()
             numbers = [
-                self._mover.prepare(
-                    {
-                        server: [servers[target] for target in targets]
-                        for server, targets in zip(servers, links, strict=True)
-                    }
-                )
-                for links in schedule.links.tolist()
+                None if present else self._number_of(topology, servers)
+                for topology, present in zip(links, choice.present_topologies, strict=True)
             ]
             self._prepared[key] = (schedule, numbers)
         known = self._sent.setdefault(id(schedule), set())
@@ -488,6 +487,17 @@ class CircuitService:
             known |= unknown
             self._notify(sorted(unknown), _program(schedule))
         return self._prepared[key][1]
+
+    def _number_of(self, links: list[list[int]], servers: tuple[int, ...]) -> int:
+        """The mover's number of a topology, which schedules share."""
+        key = (servers, tuple(map(tuple, links)))
+        if key not in self._numbers:
+            targets = {
+                server: [servers[target] for target in ports]
+                for server, ports in zip(servers, links, strict=True)
+            }
+            self._numbers[key] = self._mover.prepare(targets)
+        return self._numbers[key]
 
     def _on_done(self, rank: _Rank, name: str) -> None:
         call = self._calls.get(name)
@@ -499,7 +509,7 @@ class CircuitService:
 
     def _on_ready(self, rank: _Rank, name: str, topology: int) -> None:
         call = self._calls.get(name)
-        if call is None or not (call.runs and call.moves) or topology != call.topology:
+        if call is None or not (call.runs and call.scheduled) or topology != call.topology:
             return
         call.ready.add(rank.server)
         call.ready_at = time.monotonic()
@@ -513,6 +523,10 @@ class CircuitService:
         waiting = [call for call in self._moving() if call.waits_for_circuits]
         if not waiting:
             return math.inf
+        if there := [call for call in waiting if call.is_there]:
+            for call in there:
+                self._on_moved(call)
+            return 0.0
         left_s = min(call.ready_at for call in waiting) + self._move_s - time.monotonic()
         if left_s > 0 and any(self._may_be_ready_soon(call) for call in self._calls.values()):
             return left_s
@@ -535,7 +549,7 @@ class CircuitService:
     def _may_be_ready_soon(self, call: _RequestedCall) -> bool:
         """Whether some members are, or some have requested it and nothing makes it wait."""
         if call.runs:
-            return call.moves and not call.waits_for_circuits
+            return call.scheduled and not call.waits_for_circuits
         return not call.complete and not any(map(call.shares_servers, self._moving()))
 
     def _on_moved(self, call: _RequestedCall) -> None:
@@ -543,7 +557,7 @@ class CircuitService:
         call.ready.clear()
         call.topology += 1
         self._notify(call.servers, f"moved {call.name} {topology}")
-        if call.there is None:
+        if call.topology > len(call.numbers):
             self._end(call)
 
     def _stop_all(self, why: str) -> None:
@@ -558,7 +572,7 @@ class CircuitService:
         if call is None:
             return
         lost = ""
-        if call.runs and call.moves:
+        if call.runs and call.scheduled:
             self._channels.pop(name.partition(" ")[0], None)
         if call.there is not None:
             others = [other.there for other in self._moving() if other is not call]
@@ -579,7 +593,7 @@ class CircuitService:
 
     def _hold_cables(self) -> None:
         """Ranks do not judge cables while circuits move: others than the members' may be dark."""
-        held = bool(self._moving())
+        held = any(call.moves for call in self._moving())
         if held is not self._held:
             self._held = held
             self._notify(tuple(self._ranks), "hold" if held else "free")

@@ -29,9 +29,7 @@ from torch_topoopt.fabric.netns.switch import NetnsSwitch
 from torch_topoopt.fabric.switches.circuits import Difference
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import shift_schedule
-from torch_topoopt.reconfiguration.circuit_service import (
-    Choice,
-)
+from torch_topoopt.reconfiguration.choice import Choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -188,7 +186,7 @@ def with_a_lost_circuit(rank: int, world: int, loss: str) -> tuple[str, list[boo
 SCHEDULE = shift_schedule(SERVERS, (1, 3))
 
 
-def choose(matrix: NDArray[np.int64]) -> Choice:
+def choose(matrix: NDArray[np.int64], servers: tuple[int, ...]) -> Choice:
     return Choice(None, "small") if matrix.sum() < 1000 else Choice(SCHEDULE, "large")
 
 

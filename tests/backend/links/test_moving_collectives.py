@@ -20,7 +20,7 @@ from torch_topoopt.fabric.netns.switch import NetnsSwitch
 from torch_topoopt.fabric.switches.circuits import Difference
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
-from torch_topoopt.reconfiguration.circuit_service import Choice
+from torch_topoopt.reconfiguration.choice import Choice
 from torch_topoopt.reconfiguration.collective_choice import CollectiveChooser
 from torch_topoopt.reconfiguration.collectives.stepped import stepped_collectives
 
@@ -44,7 +44,9 @@ class EveryTopology:
         self.topologies: list[tuple[str, int]] = []
         self._schedules: dict[str, list[Any]] = {}
 
-    def __call__(self, collective: str, total_bytes: int, planned_s: float, members: int) -> Choice:
+    def __call__(
+        self, collective: str, total_bytes: int, planned_s: float, servers: tuple[int, ...]
+    ) -> Choice:
         if total_bytes < 100:
             return Choice(None, "small")
         if not self._schedules.get(collective):

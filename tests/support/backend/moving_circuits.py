@@ -38,7 +38,7 @@ class MovingBench:
         stack: contextlib.ExitStack,
         servers: int,
         gbps: float | None,
-        choose: Callable[[NDArray[np.int64]], Choice] | None,
+        choose: Callable[[NDArray[np.int64], tuple[int, ...]], Choice] | None,
         choose_collective: CollectiveChoices | None = None,
         open_switch: Callable[[NetnsFabric], CircuitSwitch] | None = None,
     ) -> None:
