@@ -5,9 +5,10 @@ faster, beside those of the plan.
 
 Emulated hosts with an emulated switch train as mesh_training.py describes, as with `topoopt run
 --collectives static` and `auto`, in turns; `alone` is auto without moves ahead of the next
-collective, which are made if tensor groups have all ranks. The table has the median of the steps
-but the first two of every turn. Below it is a line for each collective that was compared: how often
-it moved circuits, both predictions, and the mean time and that of its moves.
+collective, which are made for collectives of all ranks, such as those of --experts. The table has
+the median of the steps but the first two of every turn. Below it is a line for each collective that
+was compared: how often it moved circuits, both predictions, and the mean time and that of its
+moves.
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ from harness.rank_processes import call_in_processes, exit_code_of
 from harness.settings import direct_fabric
 from torch_topoopt.environment import CIRCUITS_VARIABLE
 from torch_topoopt.plan.units import format_seconds, parse_gbps
-from torch_topoopt.reconfiguration.alltoall_choice import measured_move_s
-from torch_topoopt.reconfiguration.circuit_service import CircuitService, MovedCollective
+from torch_topoopt.reconfiguration.alltoall_choice import AllToAllChooser, measured_move_s
+from torch_topoopt.reconfiguration.circuit_service import (
+    CircuitService,
+    MovedCollective,
+    MovedExchange,
+)
 from torch_topoopt.reconfiguration.collective_choice import CollectiveChooser
 
 if TYPE_CHECKING:
@@ -43,7 +48,8 @@ def run_rank(
     setting: Setting, options: argparse.Namespace, rank: int
 ) -> tuple[list[float], list[float]]:
     setting.become(rank)
-    return train(options.tensor, options.hidden, options.batch, _UNCOUNTED + options.steps)
+    steps = _UNCOUNTED + options.steps
+    return train(options.tensor, options.hidden, options.batch, steps, experts=options.experts)
 
 
 def turns(
@@ -66,11 +72,12 @@ def turns(
             found = call_in_processes(setting.ranks, run, limit_s=LIMIT_S)
         else:
             chooser = CollectiveChooser(setting.plan, move_s, gbps=gbps)
+            exchanges = AllToAllChooser(setting.plan, move_s, gbps=gbps)
             mover = setting.fabric.circuit_mover(setting.plan)
             with CircuitService(
                 setting.ranks,
                 mover,
-                None,
+                exchanges if options.experts else None,
                 ended[choice].append,
                 chooser,
                 ahead=choice == "auto",
@@ -109,16 +116,17 @@ def report(
     )
 
 
-def compared(ended: Sequence[MovedCollective]) -> Iterator[str]:
+def compared(ended: Sequence[MovedCollective | MovedExchange]) -> Iterator[str]:
     """A line for each collective, group size and size; raises ValueError if one was stopped."""
-    lines: dict[tuple[str, int, int], list[MovedCollective]] = defaultdict(list)
+    lines: dict[tuple[str, int, int], list[MovedCollective | MovedExchange]] = defaultdict(list)
     for one in ended:
         if one.error:
             raise ValueError(one.error)
-        lines[one.collective, one.members, one.total_bytes].append(one)
+        name = one.collective if isinstance(one, MovedCollective) else "all_to_all"
+        lines[name, one.members, one.total_bytes].append(one)
     for (collective, members, size), calls in sorted(lines.items()):
         choice = calls[0].choice
-        moved = sum(one.choice.schedule is not None for one in calls)
+        moved = sum(one.choice.moves > 0 for one in calls)
         yield (
             f"  {collective:<14} of {size / 1e6:.3f} MB by {members}: {moved} of {len(calls)} "
             f"moved, predicted {choice.moving_predicted_s:.3f} s against "
@@ -148,6 +156,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tensor", type=int, default=4, metavar="N", help="ranks of a group")
     parser.add_argument("--hidden", type=int, default=768)
     parser.add_argument("--batch", type=int, default=512, help="samples of a data group's member")
+    parser.add_argument("--experts", action="store_true", help="all-to-alls of all ranks, too")
     parser.add_argument("--bandwidth", default="30Mbps", help="of a link")
     parser.add_argument("--delay", type=float, default=0.005, metavar="S", help="of R")
     parser.add_argument("--steps", type=int, default=3, help="of a turn that count")

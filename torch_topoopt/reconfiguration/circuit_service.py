@@ -156,7 +156,7 @@ class _CollectiveRequest:
 
 
 @dataclass(frozen=True)
-class _Ahead:
+class _TopologyAhead:
     """A topology of all servers that is installed for the request that is expected next."""
 
     number: int
@@ -182,7 +182,7 @@ class _RequestedCall:
     numbers: list[int | None] = field(default_factory=list)
     done: set[int] = field(default_factory=set)  # ranks that finished on the plan's circuits
     there: int | None = None  # the installed topology; None: the plan's circuits
-    ahead: _Ahead | None = None  # installed at the end; None: the plan's circuits
+    ahead: _TopologyAhead | None = None  # installed at the end; None: the plan's circuits
     began: float = 0.0
     moving_s: float = 0.0
 
@@ -317,7 +317,7 @@ class CircuitService:
         self._first: dict[Hashable, int] = {}
         self._gaps_s: dict[Hashable, float] = {}  # request -> since the end of the one before
         self._last_end = time.monotonic()
-        self._ahead: _Ahead | None = None  # installed
+        self._ahead: _TopologyAhead | None = None  # installed
         self._ahead_until = math.inf
         self._held = False  # ranks do not judge cables
         self._channels: dict[str, int] = {}  # group channel -> channel of its chunks
@@ -546,7 +546,7 @@ class CircuitService:
             self._sequence.doubt(self._ahead.request)
         self._sequence.add(key)
 
-    def _expected(self, call: _RequestedCall) -> _Ahead | None:
+    def _expected(self, call: _RequestedCall) -> _TopologyAhead | None:
         """The topology to install at the end of this one, if it is the only one."""
         if not self._moves_ahead or len(self._calls) > 1 or not call.moves:
             return None
@@ -557,7 +557,7 @@ class CircuitService:
         if number is None:
             return None
         limit_s = max(_LEAST_AHEAD_S, _AHEAD_GAPS * self._gaps_s.get(request, 0.0))
-        return _Ahead(number, request, limit_s)
+        return _TopologyAhead(number, request, limit_s)
 
     def _give_up_ahead(self) -> None:
         """Restores the plan's circuits, if a topology is installed for a later collective."""
