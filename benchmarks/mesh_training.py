@@ -33,7 +33,7 @@ from torch.distributed.tensor.parallel import (
 LAYERS = 2
 
 
-class Exchange(torch.autograd.Function):
+class ExpertExchange(torch.autograd.Function):
     """An all-to-all of equal shares of all ranks; its gradient takes the same way back."""
 
     @staticmethod
@@ -44,7 +44,7 @@ class Exchange(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> Any:
-        return Exchange.forward(context, gradient)
+        return ExpertExchange.forward(context, gradient)
 
 
 class Expert(nn.Module):
@@ -56,8 +56,8 @@ class Expert(nn.Module):
         self.weight = torch.randn(hidden, hidden, generator=generator) / hidden**0.5
 
     def forward(self, samples: torch.Tensor) -> torch.Tensor:
-        there: torch.Tensor = Exchange.apply(samples)
-        back: torch.Tensor = Exchange.apply(torch.tanh(there @ self.weight))
+        there: torch.Tensor = ExpertExchange.apply(samples)
+        back: torch.Tensor = ExpertExchange.apply(torch.tanh(there @ self.weight))
         return samples + back
 
 
