@@ -11,7 +11,7 @@ import mesh_training
 import numpy as np
 import pytest
 from support.backend.ranks import run_bare_ranks, values
-from support.fabric.netns_fixtures import own_state, require_namespaces
+from support.fabric.netns_fixtures import make_plan, own_state, require_namespaces
 from support.refusals import refused
 
 from torch_topoopt.launcher.console import Terminal
@@ -109,14 +109,15 @@ def test_tensor_and_data_groups_train_on_circuits_that_move(
 ) -> None:
     require_namespaces()
     own_state(tmp_path, monkeypatch)
-    options = ("--fabric", "netns", "--servers", "4", "--degree", "2", "--bandwidth", "50Mbps")
-    options += ("--relay", "kernel", "--switch-delay", "0.005", "--collectives", "reconfigure")
+    make_plan(4, 2).save(tmp_path / "ring.json")
+    options = ("--fabric", "netns", "--plan", "ring.json", "--relay", "kernel")
+    options += ("--switch-delay", "0.005", "--collectives", "reconfigure")
     script = [mesh_training.__file__, *(f"--{name}={value}" for name, value in MESH.items())]
     done = launcher.run("run", *options, "--json", *script, "--output", "losses.json")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     # In each step: all groups add results of both layers, forward, and gather and scatter. The
-    # plan has circuits between the ranks of a tensor group, and none between those of a data group.
+    # ring has circuits between the ranks of a tensor group, and none between those of a data group.
     counts = summary["collectives"]
     assert counts["moved"] + counts["stayed"] >= 4 * 3 * MESH["steps"]
     assert counts["moved"] >= 2 * MESH["steps"]
