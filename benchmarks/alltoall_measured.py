@@ -41,8 +41,9 @@ from torch_topoopt import _core
 from torch_topoopt.environment import CIRCUITS_VARIABLE
 from torch_topoopt.plan.units import format_seconds, parse_bytes, parse_gbps
 from torch_topoopt.reconfiguration.alltoall_choice import AllToAllChooser, measured_move_s
-from torch_topoopt.reconfiguration.circuit_service import Choice, CircuitService
-from torch_topoopt.reconfiguration.matrix_planning import planned, running_s
+from torch_topoopt.reconfiguration.choice import Choice
+from torch_topoopt.reconfiguration.circuit_service import CircuitService
+from torch_topoopt.reconfiguration.matrix_planning import planned
 from torch_topoopt.topology.routing.loads import hop_bytes
 from torch_topoopt.topology.routing.optimal_routes import link_counts
 
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from harness.settings import Setting
     from torch_topoopt.plan import Plan
     from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
+    from torch_topoopt.reconfiguration.choice import Moving
 
 SIZES = ("equal", "zipf0.4", "zipf1", "hot")
 _HOT = 2  # servers of "hot" that receive
@@ -167,20 +169,26 @@ def run_static_rank(
     return seconds[1:]
 
 
-class GivenExchanges(Given["AllToAllSchedule"]):
+class GivenExchanges(Given["Moving[AllToAllSchedule]"]):
     """Answers all-to-alls with schedules in the order in which they were given."""
 
-    def __call__(self, matrix: NDArray[np.int64]) -> Choice:
-        schedule = self.next()
-        return Choice(schedule, f"{schedule.reconfigurations} topologies")
+    def __call__(self, matrix: NDArray[np.int64], servers: tuple[int, ...]) -> Choice:
+        moving = self.next()
+        why = f"{moving.schedule.reconfigurations} topologies"
+        return Choice(moving.schedule, why, present=moving.present)
 
 
-def candidates(chooser: AllToAllChooser, matrix: NDArray[np.int64]) -> list[AllToAllSchedule]:
+def candidates(
+    chooser: AllToAllChooser, matrix: NDArray[np.int64]
+) -> list[Moving[AllToAllSchedule]]:
     """All schedules for equal sizes; for others the fastest of them, and the planned one."""
+    everybody = tuple(range(len(matrix)))
+    equal = [chooser.moving(one, matrix, everybody) for one in chooser.schedules]
     if np.ptp(matrix[~np.eye(len(matrix), dtype=bool)]) == 0:
-        return list(chooser.schedules)
-    fastest = min(chooser.schedules, key=lambda one: running_s(one, matrix, chooser.costs))
-    return [fastest, planned(matrix, chooser.degree, chooser.costs)]
+        return equal
+    fastest = min(equal, key=lambda moving: moving.seconds)
+    made = planned(matrix, chooser.degree, chooser.costs)
+    return [fastest, chooser.moving(made, matrix, everybody)]
 
 
 def lines_of(options: argparse.Namespace, servers: int, sizes: str, delay_s: float) -> list[Line]:
@@ -210,14 +218,14 @@ def lines_of(options: argparse.Namespace, servers: int, sizes: str, delay_s: flo
             servers,
             sizes,
             delay_s,
-            schedule.reconfigurations,
-            schedule.slots,
+            one.schedule.reconfigurations,
+            one.schedule.slots,
             move_s,
-            running_s(schedule, matrix, chooser.costs),
+            one.seconds,
             tuple(times),
             tuple(moves),
         )
-        for schedule, times, moves in zip(schedules, measured, moving, strict=True)
+        for one, times, moves in zip(schedules, measured, moving, strict=True)
     ]
 
 

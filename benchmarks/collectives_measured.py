@@ -31,7 +31,8 @@ from harness.settings import direct_fabric
 from torch_topoopt.environment import CIRCUITS_VARIABLE
 from torch_topoopt.plan.units import format_seconds, parse_bytes, parse_gbps
 from torch_topoopt.reconfiguration.alltoall_choice import measured_move_s
-from torch_topoopt.reconfiguration.circuit_service import Choice, CircuitService
+from torch_topoopt.reconfiguration.choice import Choice
+from torch_topoopt.reconfiguration.circuit_service import CircuitService
 from torch_topoopt.reconfiguration.collective_choice import CollectiveChooser
 from torch_topoopt.reconfiguration.collectives.phases import COLLECTIVES
 
@@ -73,9 +74,12 @@ class GivenCollectives(Given["SteppedCollective | None"]):
         super().__init__(schedules)
         self.planned_s: dict[str, float] = {}  # by collective
 
-    def __call__(self, collective: str, total_bytes: int, planned_s: float, members: int) -> Choice:
+    def __call__(
+        self, collective: str, total_bytes: int, planned_s: float, servers: tuple[int, ...]
+    ) -> Choice:
         self.planned_s[collective] = planned_s
-        return Choice(self.next(), "")
+        schedule = self.next()
+        return Choice(schedule, "", present=() if schedule is None else schedule.of_the_plan)
 
 
 def run_rank(
@@ -135,10 +139,11 @@ def lines_of(options: argparse.Namespace, servers: int, delay_s: float) -> list[
             circuits=options.circuits,
             gbps=setting.fabric.paced_gbps(setting.plan),
         )
+        everybody = tuple(range(servers))
         tried: list[tuple[str, SteppedCollective | None]] = [
             (collective, schedule)
             for collective in options.collectives
-            for schedule in (None, *chooser.schedules(collective, total_bytes, servers))
+            for schedule in (None, *chooser.schedules(collective, total_bytes, everybody))
         ]
         rounds = 1 + options.rounds
         given = GivenCollectives([schedule for _, schedule in tried] * rounds)

@@ -4,9 +4,11 @@ faster, beside those of the plan.
     sudo .venv/bin/python benchmarks/moving_mesh_measured.py --servers 8 --tensor 4
 
 Emulated hosts with an emulated switch train as mesh_training.py describes, as with `topoopt run
---collectives auto` and `static`, in turns. The table has the median of the steps but the first of
-every turn. Below it is a line for each collective that was compared: how often it moved circuits,
-both predictions, and the mean time.
+--collectives static` and `auto`, in turns; `alone` is auto without moves ahead of the next
+collective, which are made for collectives of all ranks, such as those of --experts. The table has
+the median of the steps but the first two of every turn. Below it is a line for each collective that
+was compared: how often it moved circuits, both predictions, and the mean time and that of its
+moves.
 """
 
 from __future__ import annotations
@@ -25,8 +27,12 @@ from harness.rank_processes import call_in_processes, exit_code_of
 from harness.settings import direct_fabric
 from torch_topoopt.environment import CIRCUITS_VARIABLE
 from torch_topoopt.plan.units import format_seconds, parse_gbps
-from torch_topoopt.reconfiguration.alltoall_choice import measured_move_s
-from torch_topoopt.reconfiguration.circuit_service import CircuitService, MovedCollective
+from torch_topoopt.reconfiguration.alltoall_choice import AllToAllChooser, measured_move_s
+from torch_topoopt.reconfiguration.circuit_service import (
+    CircuitService,
+    MovedCollective,
+    MovedExchange,
+)
 from torch_topoopt.reconfiguration.collective_choice import CollectiveChooser
 
 if TYPE_CHECKING:
@@ -34,42 +40,52 @@ if TYPE_CHECKING:
 
     from harness.settings import Setting
 
-CHOICES = ("static", "auto")
+CHOICES = ("static", "alone", "auto")
+_UNCOUNTED = 2  # first steps of a turn: the sequence of collectives is known after them
 
 
 def run_rank(
     setting: Setting, options: argparse.Namespace, rank: int
 ) -> tuple[list[float], list[float]]:
     setting.become(rank)
-    return train(options.tensor, options.hidden, options.batch, 1 + options.steps)
+    steps = _UNCOUNTED + options.steps
+    return train(options.tensor, options.hidden, options.batch, steps, experts=options.experts)
 
 
 def turns(
     setting: Setting, options: argparse.Namespace
-) -> tuple[float, dict[str, list[float]], list[Any], bool]:
-    """The seconds of a move, those of the steps by choice, the collectives that ended, and whether
-    the losses of all turns are equal up to 1e-5."""
+) -> tuple[float, dict[str, list[float]], dict[str, list[Any]], bool]:
+    """The seconds of a move, those of the steps and the collectives that ended by choice, and
+    whether the losses of all turns are equal up to 1e-5."""
     assert setting.plan is not None
     assert setting.fabric is not None
     mover = setting.fabric.circuit_mover(setting.plan)
     move_s = measured_move_s(setting.plan, mover)
     gbps = setting.fabric.paced_gbps(setting.plan)
-    ended: list[Any] = []
+    ended: dict[str, list[Any]] = {choice: [] for choice in CHOICES}
     seconds: dict[str, list[float]] = {choice: [] for choice in CHOICES}
     losses = []
     run = partial(run_rank, setting, options)
-    for turn in range(2 * options.rounds):
-        choice = CHOICES[turn % 2]
+    for choice in CHOICES * options.rounds:
         setting.environment.pop(CIRCUITS_VARIABLE, None)
         if choice == "static":
             found = call_in_processes(setting.ranks, run, limit_s=LIMIT_S)
         else:
             chooser = CollectiveChooser(setting.plan, move_s, gbps=gbps)
+            exchanges = AllToAllChooser(setting.plan, move_s, gbps=gbps)
             mover = setting.fabric.circuit_mover(setting.plan)
-            with CircuitService(setting.ranks, mover, None, ended.append, chooser) as service:
+            with CircuitService(
+                setting.ranks,
+                mover,
+                exchanges if options.experts else None,
+                ended[choice].append,
+                chooser,
+                ahead=choice == "auto",
+            ) as service:
                 setting.environment[CIRCUITS_VARIABLE] = service.path
                 found = call_in_processes(setting.ranks, run, limit_s=LIMIT_S)
-        seconds[choice] += list(map(max, zip(*(times for _, times in found), strict=True)))[1:]
+        steps = list(map(max, zip(*(times for _, times in found), strict=True)))
+        seconds[choice] += steps[_UNCOUNTED:]
         losses.append([of_rank for of_rank, _ in found])
     same = all(
         abs(one - other) < 1e-5
@@ -93,25 +109,30 @@ def report(
             f"  {choice:<8} {statistics.median(times):>8.3f} s a step (least {min(times):.3f} s, "
             f"most {max(times):.3f} s)"
         )
-    medians = [statistics.median(seconds[choice]) for choice in CHOICES]
-    yield f"# static / auto: {medians[0] / medians[1]:.3f}; losses {'equal' if same else 'DIFFER'}"
+    static, alone, auto = (statistics.median(seconds[choice]) for choice in CHOICES)
+    yield (
+        f"# static / auto: {static / auto:.3f}, alone / auto: {alone / auto:.3f}; losses "
+        f"{'equal' if same else 'DIFFER'}"
+    )
 
 
-def compared(ended: Sequence[MovedCollective]) -> Iterator[str]:
+def compared(ended: Sequence[MovedCollective | MovedExchange]) -> Iterator[str]:
     """A line for each collective, group size and size; raises ValueError if one was stopped."""
-    lines: dict[tuple[str, int, int], list[MovedCollective]] = defaultdict(list)
+    lines: dict[tuple[str, int, int], list[MovedCollective | MovedExchange]] = defaultdict(list)
     for one in ended:
         if one.error:
             raise ValueError(one.error)
-        lines[one.collective, one.members, one.total_bytes].append(one)
+        name = one.collective if isinstance(one, MovedCollective) else "all_to_all"
+        lines[name, one.members, one.total_bytes].append(one)
     for (collective, members, size), calls in sorted(lines.items()):
         choice = calls[0].choice
-        moved = sum(one.choice.schedule is not None for one in calls)
+        moved = sum(one.choice.moves > 0 for one in calls)
         yield (
             f"  {collective:<14} of {size / 1e6:.3f} MB by {members}: {moved} of {len(calls)} "
             f"moved, predicted {choice.moving_predicted_s:.3f} s against "
             f"{choice.static_predicted_s:.3f} s, took "
-            f"{statistics.mean(one.seconds for one in calls):.3f} s"
+            f"{statistics.mean(one.seconds for one in calls):.3f} s, of it moves "
+            f"{statistics.mean(one.moving_s for one in calls):.3f} s"
         )
 
 
@@ -122,7 +143,9 @@ def benchmark(options: argparse.Namespace) -> None:
     with direct_fabric(options.servers, PORTS, gbps, MTU, switch_delay_s=options.delay) as setting:
         move_s, seconds, ended, same = turns(setting, options)
     print("\n".join(report(options, move_s, seconds, same)))
-    print("\n".join(compared(ended)), flush=True)
+    for choice in CHOICES[1:]:
+        print(f"# {choice}")
+        print("\n".join(compared(ended[choice])), flush=True)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -133,6 +156,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tensor", type=int, default=4, metavar="N", help="ranks of a group")
     parser.add_argument("--hidden", type=int, default=768)
     parser.add_argument("--batch", type=int, default=512, help="samples of a data group's member")
+    parser.add_argument("--experts", action="store_true", help="all-to-alls of all ranks, too")
     parser.add_argument("--bandwidth", default="30Mbps", help="of a link")
     parser.add_argument("--delay", type=float, default=0.005, metavar="S", help="of R")
     parser.add_argument("--steps", type=int, default=3, help="of a turn that count")

@@ -74,12 +74,12 @@ class Session:
         Before a cable that is in use is dialled anew, to be replaced; False if it is not.
         """
     def circuit_client(
-        self, fd: int, members: int, exchanges: bool, least_s: float
+        self, fd: int, exchanges: bool, least_s: float, numbers: collections.abc.Sequence[int]
     ) -> CircuitClient:
         """
-        To ask over a connected stream socket, which it takes over, what moves the circuits of the
-        session's `members` servers: of all-to-alls if `exchanges`, and of other collectives that
-        are predicted to take `least_s` or more.
+        To request moves of circuits over a connected stream socket, which it takes over: for
+        all-to-alls if `exchanges`, and for other collectives that are predicted to take `least_s`
+        or more. Whatever moves them knows the session's ranks by `numbers`.
         """
     def end_move(self, cable: int) -> None:
         """

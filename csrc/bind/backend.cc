@@ -57,10 +57,10 @@ c10::intrusive_ptr<ProcessGroupTopoopt> makeGroup(
 }
 
 // Its destructor waits for the reactor thread, which must not wait for the GIL.
-std::shared_ptr<CircuitClient> makeCircuitClient(Session& session, int fd, int members,
-                                                 bool exchanges, double least_s) {
+std::shared_ptr<CircuitClient> makeCircuitClient(Session& session, int fd, bool exchanges,
+                                                 double least_s, std::vector<int> numbers) {
   const py::gil_scoped_release released;
-  return {new CircuitClient(session.endpoint(), fd, members, {exchanges, least_s}),
+  return {new CircuitClient(session.endpoint(), fd, {exchanges, least_s}, std::move(numbers)),
           [](CircuitClient* control) {
             if (PyGILState_Check() == 0) return delete control;
             const py::gil_scoped_release released;
@@ -269,11 +269,11 @@ void bindSession(py::module_& module) {
           "those of `group.cost`.");
   bindCables(session);
   session
-      .def("circuit_client", &makeCircuitClient, py::arg("fd"), py::arg("members"),
-           py::arg("exchanges"), py::arg("least_s"),
-           "To ask over a connected stream socket, which it takes over, what moves the circuits of "
-           "the session's `members` servers: of all-to-alls if `exchanges`, and of other "
-           "collectives that are predicted to take `least_s` or more.")
+      .def("circuit_client", &makeCircuitClient, py::arg("fd"), py::arg("exchanges"),
+           py::arg("least_s"), py::arg("numbers"),
+           "To request moves of circuits over a connected stream socket, which it takes over: for "
+           "all-to-alls if `exchanges`, and for other collectives that are predicted to take "
+           "`least_s` or more. Whatever moves them knows the session's ranks by `numbers`.")
       .def("hold", &Session::hold)
       .def("release", &Session::release, py::arg("limit"), no_gil)
       .def("release_aborted", &Session::groupAborted, py::arg("why"), no_gil)

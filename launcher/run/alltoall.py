@@ -1,7 +1,7 @@
 """`topoopt run --alltoall` and `--collectives`: whether circuits move during those of a job.
 
 This needs a switch between the servers, and hosts that forward for each other: emulated servers
-with --fabric netns --switch-delay S --relay kernel, and one rank on each.
+with --fabric netns --switch-delay S --relay kernel. All-to-alls also need one rank on each server.
 """
 
 from __future__ import annotations
@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.driver import FabricDriver
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Cluster, Plan
-    from torch_topoopt.reconfiguration.circuit_service import (
-        Choice,
-        MovedCollective,
-        MovedExchange,
-    )
+    from torch_topoopt.reconfiguration.choice import Choice
+    from torch_topoopt.reconfiguration.circuit_service import MovedCollective, MovedExchange
     from torch_topoopt.runtime.metrics import MetricsWriter
 
 MATRIX_FILE = "alltoall.npy"  # in the folder of the run
@@ -59,7 +56,8 @@ def check(arguments: argparse.Namespace, cluster: Cluster) -> None:
     for option in ("alltoall", "collectives"):
         if getattr(arguments, option) != "reconfigure":
             continue
-        if why := _obstacle(arguments.switch_delay, arguments.relay, cluster):
+        why = _obstacle(arguments.switch_delay, arguments.relay, cluster)
+        if why or (option == "alltoall" and (why := _several_ranks(cluster))):
             raise InputError(f"{option}: reconfigure is not possible: {why}")
 
 
@@ -69,10 +67,15 @@ def _obstacle(switch_delay_s: float | None, relay: str, cluster: Cluster) -> str
         return "there is no switch between the servers; use --fabric netns --switch-delay SECONDS"
     if relay != "kernel":
         return "the hosts do not forward for each other; use --relay kernel"
-    if cluster.accelerators_per_server > 1:
-        return f"there are {cluster.accelerators_per_server} ranks on a server, not 1"
     if cluster.servers < 2:
         return "there is one server"
+    return ""
+
+
+def _several_ranks(cluster: Cluster) -> str:
+    """Why circuits cannot move during all-to-alls, though they can during others; or ""."""
+    if cluster.accelerators_per_server > 1:
+        return f"there are {cluster.accelerators_per_server} ranks on a server, not 1"
     return ""
 
 
@@ -87,7 +90,7 @@ class MoveCounts:
     def add(self, choice: Choice, error: str) -> None:
         if error:
             self.stopped += 1
-        elif choice.schedule is None:
+        elif not choice.moves:
             self.stayed += 1
         else:
             self.moved += 1
@@ -129,7 +132,7 @@ class AllToAlls:
         choice = ended.choice
         with self._lock:
             (self.others if matrix is None else self.counts).add(choice, ended.error)
-            if matrix is not None:
+            if matrix is not None and getattr(ended, "of_all", False):
                 self._measure(matrix)
             kind = (collective, ended.members, choice.kind, ended.total_bytes.bit_length())
             said = kind in self._said
@@ -206,6 +209,9 @@ def served(
     from torch_topoopt.reconfiguration.collective_choice import CollectiveChooser
 
     exchanges, others = choices
+    if exchanges != "static" and (why := _several_ranks(plan.cluster)):
+        terminal.note(f"      all-to-alls keep the circuits of the plan: {why}")
+        exchanges = "static"
     mover = fabric.circuit_mover(plan)
     with contextlib.ExitStack() as stack:
         stack.callback(mover.close)
@@ -220,5 +226,8 @@ def served(
             always = others == "reconfigure"
             collectives = CollectiveChooser(plan, move_s, always=always, gbps=gbps)
         terminal.note(f"      collectives may move circuits: a move takes {format_seconds(move_s)}")
-        service = CircuitService(plan.cluster.servers, mover, chooser, all_to_alls.add, collectives)
+        ranks = plan.cluster.servers * plan.cluster.accelerators_per_server
+        # Messages of the plan's model parallelism are faster on the plan's circuits.
+        ahead = not len(plan.demand.pairs)
+        service = CircuitService(ranks, mover, chooser, all_to_alls.add, collectives, ahead=ahead)
         yield stack.enter_context(service).path

@@ -16,6 +16,7 @@ from alltoall_measured import (
 from support.backend.ranks import make_plan
 
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import shift_schedule
+from torch_topoopt.reconfiguration.choice import Moving
 from torch_topoopt.reconfiguration.circuit_service import MovedExchange
 
 
@@ -38,11 +39,13 @@ def test_the_shortest_prediction_is_held_against_the_fastest_median() -> None:
 
 def test_schedules_are_given_in_their_order_and_errors_are_kept() -> None:
     schedules = [shift_schedule(4, strides) for strides in ((1,), (1, 3))]
-    given = GivenExchanges(schedules)
-    choices = [given(None), given(None)]  # type: ignore[arg-type]
+    given = GivenExchanges([Moving(schedule, (True,), 1.0) for schedule in schedules])
+    matrix, servers = np.ones((4, 4), np.int64), tuple(range(4))
+    choices = [given(matrix, servers), given(matrix, servers)]
+    assert [choice.moves for choice in choices] == [0, 2]
     assert [choice.schedule for choice in choices] == schedules
     with pytest.raises(StopIteration):
-        given(None)  # type: ignore[arg-type]
+        given(matrix, servers)
     given.ended(MovedExchange(np.ones((4, 4), np.int64), choices[0], 1.0, 0.5))
     given.ended(MovedExchange(np.ones((4, 4), np.int64), choices[1], 1.0, 0.5, "dark"))
     assert given.errors == ["dark"]

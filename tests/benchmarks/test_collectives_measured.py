@@ -30,11 +30,11 @@ def test_the_shortest_prediction_is_held_against_the_fastest_median() -> None:
 def test_schedules_are_given_in_their_order_and_errors_are_kept() -> None:
     (schedule, _) = stepped_collectives("all_gather", 4, 1, CircuitCosts(1.0, 0.0, 0.01), 1e6)
     given = GivenCollectives([None, schedule])
-    choices = [given("all_gather", 1000, 0.25, 4) for _ in range(2)]
+    choices = [given("all_gather", 1000, 0.25, (0, 1, 2, 3)) for _ in range(2)]
     assert [choice.schedule for choice in choices] == [None, schedule]
     assert given.planned_s == {"all_gather": 0.25}
     with pytest.raises(StopIteration):
-        given("all_gather", 1000, 0.25, 4)
+        given("all_gather", 1000, 0.25, (0, 1, 2, 3))
     given.ended(MovedCollective("all_gather", 1000, 4, choices[0], 1.0, 0.0))
     given.ended(MovedCollective("all_gather", 1000, 4, choices[1], 1.0, 0.5, "dark"))
     assert given.errors == ["dark"]

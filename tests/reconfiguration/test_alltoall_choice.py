@@ -15,15 +15,24 @@ from support.refusals import refused
 
 from torch_topoopt.reconfiguration import matrix_planning
 from torch_topoopt.reconfiguration.all_to_all.comparison import Option, Sizes, compared
-from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
+from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts, count_moves
 from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
+from torch_topoopt.reconfiguration.all_to_all.sweep import strategies
+from torch_topoopt.reconfiguration.all_to_all.verification import verify
 from torch_topoopt.reconfiguration.alltoall_choice import AllToAllChooser, measured_move_s
 from torch_topoopt.reconfiguration.matrix_planning import planned, running_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from torch_topoopt.reconfiguration.choice import Choice
+
 SERVERS = 6
+
+
+class OfAllServers(AllToAllChooser):
+    def __call__(self, matrix: np.ndarray, servers: tuple[int, ...] = ()) -> Choice:
+        return super().__call__(matrix, servers or tuple(range(len(matrix))))
 
 
 def even(size_bytes: int, servers: int = SERVERS) -> np.ndarray:
@@ -31,7 +40,7 @@ def even(size_bytes: int, servers: int = SERVERS) -> np.ndarray:
 
 
 def test_moving_pays_for_much_and_not_for_little() -> None:
-    choose = AllToAllChooser(make_plan(SERVERS, 2, gbps=0.1), 0.02)
+    choose = OfAllServers(make_plan(SERVERS, 2, gbps=0.1), 0.02)
     few, many = choose(even(1000)), choose(even(10_000_000))
     assert few.schedule is None
     assert few.why.startswith("moving does not pay: ")
@@ -43,7 +52,7 @@ def test_moving_pays_for_much_and_not_for_little() -> None:
 
 def test_it_is_the_fastest_that_moves_where_moving_was_asked_for() -> None:
     plan = make_plan(SERVERS, 2, gbps=0.1)
-    few = AllToAllChooser(plan, 0.02, always=True)(even(1000))
+    few = OfAllServers(plan, 0.02, always=True)(even(1000))
     assert few.schedule is not None
     assert few.schedule.reconfigurations == 1
     assert few.why.startswith("reconfigure was requested: ")
@@ -54,7 +63,7 @@ def test_the_way_back_is_a_move_too() -> None:
     slot_s = 1e6 * 8e-9 / 0.1
 
     def moves(move_s: float) -> bool:
-        return AllToAllChooser(plan, move_s)(even(1_000_000)).schedule is not None
+        return OfAllServers(plan, move_s)(even(1_000_000)).schedule is not None
 
     # A link of the ring carries 1 + 2 + 3 chunks, as the kernel has one route for each pair. One
     # topology takes 4 slots and two take 3: with the way back both lose if a move takes more than
@@ -64,7 +73,7 @@ def test_the_way_back_is_a_move_too() -> None:
 
 
 def test_uneven_matrices_are_bound_by_their_busiest_circuits() -> None:
-    choose = AllToAllChooser(make_plan(SERVERS, 2, gbps=0.1), 0.02)
+    choose = OfAllServers(make_plan(SERVERS, 2, gbps=0.1), 0.02)
     matrix = even(0)
     matrix[0, 1] = 10_000_000  # a link of the plan
     assert choose(matrix).schedule is None
@@ -84,7 +93,7 @@ def wait_for_plan(choose: AllToAllChooser) -> None:
 
 @pytest.fixture
 def choose() -> Iterator[AllToAllChooser]:
-    choose = AllToAllChooser(make_plan(8, 2, gbps=0.1), 0.02)
+    choose = OfAllServers(make_plan(8, 2, gbps=0.1), 0.02)
     yield choose
     choose.close()
 
@@ -220,3 +229,25 @@ def test_the_move_that_is_measured_leaves_no_circuit_where_it_is() -> None:
 def test_one_server_has_no_all_to_all() -> None:
     with refused(ValueError, "servers", 1):
         AllToAllChooser(make_plan(1, 1), 0.02)
+
+
+def test_servers_take_roles_that_fit_the_plan_whose_topologies_are_no_moves() -> None:
+    choose = OfAllServers(make_plan(8, 2, gbps=0.1), 0.02, circuits=1)
+    rings = [[[(server + stride) % 8] for server in range(8)] for stride in (1, 7)]
+    matrix, saved = even(4_000_000, 8) * (1 - np.eye(8, dtype=np.int64)), []
+    for schedule in choose.schedules:
+        moving = choose.moving(schedule, matrix, tuple(range(8)))
+        assert moving.present == tuple(links in rings for links in schedule.links.tolist())
+        saved_s = running_s(schedule, matrix, choose.costs) - moving.seconds
+        saved.append(schedule.reconfigurations + 1 - count_moves(moving.present))
+        assert saved_s == pytest.approx(saved[-1] * 0.02)
+    assert saved[0] == 2
+    assert min(saved) > 0
+    choice = choose(matrix)
+    assert choice.moves == count_moves(choice.present)
+
+
+@pytest.mark.parametrize("unit", [1, 3, 5])
+def test_a_schedule_with_other_roles_delivers_everything(unit: int) -> None:
+    for found in strategies(8, 2):
+        verify(found.schedule.relabelled(unit))

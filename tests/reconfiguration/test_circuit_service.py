@@ -11,12 +11,13 @@ import pytest
 from support.limits import limit_s
 from support.memory_mover import MemoryMover
 
+from torch_topoopt.reconfiguration import circuit_service
 from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import shift_schedule
 from torch_topoopt.reconfiguration.all_to_all.sweep import strategies
 from torch_topoopt.reconfiguration.all_to_all.uneven import uneven_strategy
+from torch_topoopt.reconfiguration.choice import Choice
 from torch_topoopt.reconfiguration.circuit_service import (
-    Choice,
     CircuitService,
     MovedCollective,
     MovedExchange,
@@ -32,21 +33,22 @@ if TYPE_CHECKING:
     from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
 
 SERVERS = 4
-ALL = "0 1 2 3"  # of the members
+ALL = "0,1,2,3 0,1,2,3"  # ranks, and their servers
 LIMIT_S = limit_s(10.0)
 SCHEDULE = shift_schedule(SERVERS, (1, 3))
+OF_PAIRS = shift_schedule(2, (1,))
 COSTS = CircuitCosts(0.1, 1e-4, 0.01)
 
 
 class FakeRank:
     """Says lines, and reads those that come, one at a time."""
 
-    def __init__(self, path: str, server: int) -> None:
+    def __init__(self, path: str, number: int, server: int | None = None) -> None:
         self.connection = socket.socket(socket.AF_UNIX)
         self.connection.settimeout(LIMIT_S)
         self.connection.connect(path)
         self._file = self.connection.makefile("r")
-        self.say(f"server {server}")
+        self.say(f"rank {number} {number if server is None else server}")
         self.greeting = self.hear()
 
     def say(self, line: str) -> None:
@@ -69,30 +71,38 @@ class CollectiveChoices:
     """Moves circuits for an AllReduce."""
 
     least_s = 0.25
+    present: tuple[bool, ...] = ()  # topologies that the plan has
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, int, float, int]] = []
+        self.calls: list[tuple[str, int, float, tuple[int, ...]]] = []
         (_, self.schedule) = stepped_collectives("all_reduce", SERVERS, 1, COSTS, 1e6)
 
-    def __call__(self, collective: str, total_bytes: int, planned_s: float, members: int) -> Choice:
-        self.calls.append((collective, total_bytes, planned_s, members))
+    def __call__(
+        self, collective: str, total_bytes: int, planned_s: float, servers: tuple[int, ...]
+    ) -> Choice:
+        self.calls.append((collective, total_bytes, planned_s, servers))
         moves = collective == "all_reduce"
-        return Choice(self.schedule if moves else None, "moves" if moves else "stays")
+        schedule, why = (self.schedule, "moves") if moves else (None, "stays")
+        return Choice(schedule, why, present=self.present)
 
 
 class Bench:
     def __init__(self) -> None:
         self.mover = MemoryMover()
         self.matrices: list[NDArray[np.int64]] = []
+        self.groups: list[tuple[int, ...]] = []  # the servers of each
         self.ended: list[MovedExchange | MovedCollective] = []
         self._over = threading.Semaphore(0)
         self.choices = CollectiveChoices()
         self.service = CircuitService(SERVERS, self.mover, self._choose, self._on_end, self.choices)
         self.ranks = [FakeRank(self.service.path, server) for server in range(SERVERS)]
 
-    def _choose(self, matrix: NDArray[np.int64]) -> Choice:
+    def _choose(self, matrix: NDArray[np.int64], servers: tuple[int, ...]) -> Choice:
         self.matrices.append(matrix)
-        return Choice(None, "small") if matrix.sum() < 1000 else Choice(SCHEDULE, "large")
+        self.groups.append(servers)
+        if matrix.sum() < 1000:
+            return Choice(None, "small")
+        return Choice(SCHEDULE if len(servers) == SERVERS else OF_PAIRS, "large")
 
     def _on_end(self, ended: MovedExchange | MovedCollective) -> None:
         self.ended.append(ended)
@@ -103,7 +113,7 @@ class Bench:
         return self.ended[-1]
 
     def ask_collective(self, name: str, number: int, size: int = 1000) -> None:
-        self.all_say(f"collective 5 {number} {name} {size} 77 0.5 {ALL}")
+        self.all_say(f"collective 5 {number} {ALL} {name} {size} 77 0.5")
 
     def all_say(self, line: str) -> None:
         for rank in self.ranks:
@@ -127,8 +137,8 @@ def bench() -> Iterator[Bench]:
 def ask(bench: Bench, number: int, size: int = 1000) -> None:
     """Server s has `size` + 10 s + t bytes for server t."""
     for server, rank in enumerate(bench.ranks):
-        sizes = " ".join(str(size + 10 * server + target) for target in range(SERVERS))
-        rank.say(f"ask 5 {number} {sizes}")
+        sizes = ",".join(str(size + 10 * server + target) for target in range(SERVERS))
+        rank.say(f"ask 5 {number} {ALL} {sizes}")
 
 
 def begin(bench: Bench, number: int) -> None:
@@ -227,7 +237,7 @@ def test_a_rank_that_is_not_answered_stops_it_on_all_ranks(bench: Bench) -> None
 def test_a_second_one_waits_until_the_circuits_are_back(bench: Bench) -> None:
     begin(bench, 0)
     for rank in bench.ranks:
-        rank.say("ask 6 0 0 0 0 0")
+        rank.say(f"ask 6 0 {ALL} 0,0,0,0")
     for topology in range(3):
         bench.all_say(f"ready 5 0 {topology}")
         assert bench.all_hear() == f"moved 5 0 {topology}"
@@ -284,16 +294,42 @@ def test_circuits_move_for_an_all_reduce_and_ranks_get_its_hops(bench: Bench) ->
     for topology in range(4):
         bench.all_say(f"ready 5 0 {topology}")
         assert bench.all_hear() == f"moved 5 0 {topology}"
-    assert bench.mover.at == [(), (0,), (1,), (2,), ()]
-    links = bench.choices.schedule.links.tolist()
+    assert bench.mover.at == [(), (0,), (1,), (0,), ()]
+    *links, last = bench.choices.schedule.links.tolist()
     assert bench.mover.topologies == [dict(enumerate(one)) for one in links]
+    assert last == links[0]
     ended = bench.wait_for_end()
     assert isinstance(ended, MovedCollective)
     assert (ended.collective, ended.total_bytes, ended.error) == ("all_reduce", 1000, "")
     assert 0 <= ended.moving_s <= ended.seconds
-    assert bench.choices.calls == [("all_reduce", 1000, 0.5, SERVERS)]
+    assert bench.choices.calls == [("all_reduce", 1000, 0.5, tuple(range(SERVERS)))]
     bench.ask_collective("all_reduce", 1)
     assert bench.all_hear() == f"move 5 1 {ident} {channel}", "hops are sent once"
+
+
+@pytest.mark.parametrize(
+    ("present", "installed"),
+    [
+        ((True, False, True), [(), (0,), ()]),
+        ((True, False, False), [(), (0,), (1,), ()]),
+        ((True, True, True), [()]),
+    ],
+)
+def test_topologies_of_the_plan_are_not_moved_to(
+    bench: Bench, present: tuple[bool, ...], installed: list[tuple[int, ...]]
+) -> None:
+    bench.choices.present = present
+    bench.ask_collective("all_reduce", 0)
+    assert bench.all_hear().startswith("blocks ")
+    assert bench.all_hear().startswith("move 5 0 ")
+    for topology in range(4):
+        bench.all_say(f"ready 5 0 {topology}")
+        assert bench.all_hear() == f"moved 5 0 {topology}"
+    assert bench.mover.at == installed
+    ended = bench.wait_for_end()
+    assert ended.error == ""
+    assert ended.choice.moves == (len(installed) - 1)
+    assert (ended.moving_s > 0) == (len(installed) > 1)
 
 
 def test_a_collective_that_does_not_pay_stays(bench: Bench) -> None:
@@ -304,12 +340,14 @@ def test_a_collective_that_does_not_pay_stays(bench: Bench) -> None:
     assert bench.mover.at == [()]
 
 
-@pytest.mark.parametrize("other", ["collective 5 0 all_reduce 8 78 0.5 0 1 2 3", "ask 5 0 1 1 1 1"])
+@pytest.mark.parametrize(
+    "other", [f"collective 5 0 {ALL} all_reduce 8 78 0.5", f"ask 5 0 {ALL} 1,1,1,1"]
+)
 def test_ranks_that_disagree_compare_their_calls_on_the_plans_circuits(
     bench: Bench, other: str
 ) -> None:
     for rank in bench.ranks[1:]:
-        rank.say("collective 5 0 all_reduce 8 77 0.5 0 1 2 3")
+        rank.say(f"collective 5 0 {ALL} all_reduce 8 77 0.5")
     bench.ranks[0].say(other)
     assert bench.all_hear() == "stay 5 0"
     bench.all_say("done 5 0")
@@ -369,8 +407,8 @@ class GroupBench:
         self, group: tuple[int, ...], collective: str = "all_reduce", only: int | None = None
     ) -> None:
         for server in group if only is None else (only,):
-            servers = " ".join(map(str, group))
-            request = f"collective {channel(group)} 0 {collective} 1000 77 0.5 {servers}"
+            members = ",".join(map(str, group))
+            request = f"collective {channel(group)} 0 {members} {members} {collective} 1000 77 0.5"
             self.ranks[server].say(request)
 
     def say(self, group: tuple[int, ...], what: str, *words: int) -> None:
@@ -554,3 +592,164 @@ def test_ranks_that_connect_again_get_the_hops_again(groups: GroupBench) -> None
     groups.request((2, 3))
     for server in (2, 3):
         assert groups.ranks[server].hear().startswith("move ")
+
+
+# ---- several ranks on a server ------------------------------------------------------------------
+
+
+def test_all_ranks_of_a_server_take_part_in_a_move(groups: GroupBench) -> None:
+    """Ranks 0 and 1 are on server 2, ranks 2 and 3 on server 0."""
+    for rank in groups.ranks:
+        rank.close()
+    groups.ranks = [
+        FakeRank(groups.service.path, number, server) for number, server in enumerate((2, 2, 0, 0))
+    ]
+    for number in range(4):
+        groups.ranks[number].say("collective 7 0 0,1,2,3 2,2,0,0 all_reduce 1000 77 0.5")
+    for rank in groups.ranks:
+        assert rank.hear().startswith("blocks ")
+        assert rank.hear().startswith("move 7 0 ")
+    for topology in (0, 1):
+        for rank in groups.ranks[:3]:
+            rank.say(f"ready 7 0 {topology}")
+        groups.pass_by()
+        assert len(groups.mover.at) == 1 + topology
+        groups.ranks[3].say(f"ready 7 0 {topology}")
+        assert {rank.hear() for rank in groups.ranks} == {f"moved 7 0 {topology}"}
+    assert groups.mover.topologies == [{2: [0], 0: [2]}]
+    (ended,) = groups.wait_for_ends(1)
+    assert ended.members == 4
+
+
+def test_an_all_to_all_of_some_ranks_moves_the_circuits_of_their_servers(bench: Bench) -> None:
+    for rank in (3, 1):
+        bench.ranks[rank].say(f"ask 9 0 3,1 3,1 {1000 * rank},7")
+    for rank in (3, 1):
+        assert bench.ranks[rank].hear().startswith("schedule ")
+        *_, a, b, c, d = bench.ranks[rank].hear().split(" ")
+        assert [a, b, c, d] == ["3000", "7", "1000", "7"]
+    assert bench.matrices[0].tolist() == [[3000, 7], [1000, 7]]
+    assert bench.groups == [(3, 1)]
+    for topology in (0, 1):
+        for rank in (3, 1):
+            bench.ranks[rank].say(f"ready 9 0 {topology}")
+        assert {bench.ranks[rank].hear() for rank in (3, 1)} == {f"moved 9 0 {topology}"}
+    assert bench.mover.topologies == [{3: [1], 1: [3]}]
+    ended = bench.wait_for_end()
+    assert isinstance(ended, MovedExchange)
+    assert (ended.members, ended.total_bytes) == (2, 4014)
+
+
+# ---- circuits for the next collective -----------------------------------------------------------
+
+
+@pytest.fixture
+def ahead(bench: Bench) -> Bench:
+    """Its collectives have topologies 0, on which all servers reach each other, and 1."""
+    bench.choices.schedule = stepped_collectives("all_gather", SERVERS, 1, COSTS, 1e6)[1]
+    assert bench.choices.schedule.strides == ((1,), (2,))
+    return bench
+
+
+def all_reduce(bench: Bench, number: int, size: int = 1000) -> None:
+    bench.ask_collective("all_reduce", number, size)
+    line = bench.all_hear()
+    if line.startswith("blocks"):
+        line = bench.all_hear()
+    assert line.startswith(f"move 5 {number} ")
+    for topology in range(bench.choices.schedule.reconfigurations + 1):
+        bench.all_say(f"ready 5 {number} {topology}")
+        assert bench.all_hear() == f"moved 5 {number} {topology}"
+    assert bench.wait_for_end().error == ""
+
+
+def exchange(bench: Bench, number: int) -> None:
+    begin(bench, number)
+    for topology in range(3):
+        bench.all_say(f"ready 5 {number} {topology}")
+        assert bench.all_hear() == f"moved 5 {number} {topology}"
+    assert bench.wait_for_end().error == ""
+
+
+def test_the_first_topology_of_the_next_collective_is_installed_at_the_end_of_one(
+    ahead: Bench,
+) -> None:
+    for number in range(3):
+        all_reduce(ahead, number)
+    assert ahead.mover.at == [(), (0,), (1,), (), (0,), (1,), (0,), (1,), (0,)]
+    ahead.ask_collective("all_gather", 3)
+    assert ahead.all_hear() == "stay 5 3"
+    assert ahead.mover.at[-2:] == [(0,), ()]
+    ahead.all_say("done 5 3")
+    assert ahead.wait_for_end().choice.schedule is None
+
+
+def test_a_collective_that_ends_on_the_topology_of_the_next_one_moves_nothing(
+    ahead: Bench,
+) -> None:
+    ahead.choices.schedule = stepped_collectives("all_gather", SERVERS, 1, COSTS, 1e6)[0]
+    for number in range(4):
+        all_reduce(ahead, number)
+    assert ahead.mover.at == [(), (0,), (), (0,)]
+    assert ahead.ended[-1].moving_s == 0
+
+
+def test_a_wrong_guess_costs_one_move_and_is_not_repeated(ahead: Bench) -> None:
+    at = ahead.mover.at
+    exchange(ahead, 0)  # on the topologies 0 and 1, of strides 1 and 3
+    for number in (1, 2):
+        all_reduce(ahead, number)  # on the topologies 0 and 2
+    assert at == [(), (0,), (1,), (), (0,), (2,), (), (0,), (2,), (0,)]
+    ahead.ask_collective("all_gather", 3)  # not the all_reduce that was expected
+    assert ahead.all_hear() == "stay 5 3"
+    ahead.all_say("done 5 3")
+    ahead.wait_for_end()
+    assert at[10:] == [()]
+    exchange(ahead, 4)
+    for number in (5, 6):
+        all_reduce(ahead, number)
+    # After the exchange and two all_reduces, the all_gather is expected, which does not move.
+    assert at[11:] == [(0,), (1,), (0,), (2,), (0,), (2,), ()]
+
+
+def test_circuits_that_wait_for_a_collective_in_vain_are_those_of_the_plan_again(
+    ahead: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(circuit_service, "_LEAST_AHEAD_S", 0.0)
+    monkeypatch.setattr(circuit_service, "_AHEAD_GAPS", 0.0)
+    for number in range(2):
+        all_reduce(ahead, number)
+    ahead.mover.wait_for(())
+    assert ahead.mover.at == [(), (0,), (1,), (), (0,), (1,), (0,), ()]
+
+
+def test_a_topology_on_which_servers_do_not_reach_each_other_is_not_installed_ahead(
+    bench: Bench,
+) -> None:
+    assert bench.choices.schedule.strides[0] == (2,)
+    for number in range(3):
+        all_reduce(bench, number)
+    assert bench.mover.at[-4:] == [(0,), (1,), (0,), ()]
+
+
+def test_a_topology_that_cannot_be_installed_ahead_fails_no_collective(bench: Bench) -> None:
+    for number in (0, 1):
+        begin(bench, number)
+        for topology in range(3):
+            if (number, topology) == (1, 2):
+                bench.mover.dark = {0}
+            bench.all_say(f"ready 5 {number} {topology}")
+            assert bench.all_hear() == f"moved 5 {number} {topology}"
+    assert bench.wait_for_end().error == ""
+    assert bench.mover.at == [(), (0,), (1,), (), (0,), (1,), ()]
+
+
+def test_nothing_is_installed_ahead_of_a_group_of_some_servers(groups: GroupBench) -> None:
+    for _ in range(3):
+        groups.request((0, 1))
+        assert groups.hear((0, 1)) == "move"
+        for topology in (0, 1):
+            groups.say((0, 1), "ready", topology)
+            assert groups.hear((0, 1)) == "moved"
+        groups.wait_for_ends(1)
+    assert groups.mover.at == [(), (0,), (), (0,), (), (0,), ()]

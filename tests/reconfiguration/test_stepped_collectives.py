@@ -34,6 +34,19 @@ def _arrived(found: SteppedCollective) -> tuple[np.ndarray, np.ndarray]:
     return held, data
 
 
+def check_results(found: SteppedCollective) -> None:
+    held, data = _arrived(found)
+    collective, own = found.timeline.collective, np.arange(found.timeline.servers)
+    if collective == "reduce_scatter":
+        assert np.array_equal(held[own, :, own], data.sum(axis=0).T)
+    elif collective == "all_reduce":
+        assert np.array_equal(held, np.broadcast_to(data.sum(axis=0), data.shape))
+    elif collective == "all_gather":
+        assert np.array_equal(held, np.broadcast_to(data[own, :, own].T, data.shape))
+    else:
+        assert np.array_equal(held, np.broadcast_to(data[0], data.shape))
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.sampled_from(COLLECTIVES), st.integers(2, 16), st.integers(1, 3))
 def test_hops_follow_the_links_and_do_the_collective(
@@ -44,16 +57,7 @@ def test_hops_follow_the_links_and_do_the_collective(
     assert topologies == sorted(set(topologies))
     assert topologies[0] == 1
     for found in everything:
-        held, data = _arrived(found)
-        own = np.arange(servers)
-        if collective == "reduce_scatter":
-            assert np.array_equal(held[own, :, own], data.sum(axis=0).T)
-        elif collective == "all_reduce":
-            assert np.array_equal(held, np.broadcast_to(data.sum(axis=0), data.shape))
-        elif collective == "all_gather":
-            assert np.array_equal(held, np.broadcast_to(data[own, :, own].T, data.shape))
-        else:
-            assert np.array_equal(held, np.broadcast_to(data[0], data.shape))
+        check_results(found)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -93,3 +97,40 @@ def test_more_topologies_have_fewer_latencies_and_a_larger_degree_more_bytes_at_
 def test_wrong_inputs_are_refused() -> None:
     with refused(ValueError, "collective", "scan", "all_reduce"):
         stepped_collectives("scan", 8, 1, COSTS, SIZE)
+
+
+@pytest.mark.parametrize(
+    ("collective", "servers", "topologies", "present", "unit"),
+    [
+        ("all_gather", 12, 4, {1, 11}, 1),
+        ("all_gather", 12, 4, {5, 7}, 5),
+        ("reduce_scatter", 12, 4, {5, 7}, 5),
+        ("all_reduce", 8, 2, {1, 7}, 3),
+        ("broadcast", 8, 2, {1, 7}, 3),
+    ],
+)
+def test_topologies_of_the_plan_are_no_moves_and_members_take_roles_that_fit_it(
+    collective: str, servers: int, topologies: int, present: set[int], unit: int
+) -> None:
+    def found(strides: set[int]) -> SteppedCollective:
+        everything = stepped_collectives(collective, servers, 2, COSTS, SIZE, frozenset(strides))
+        (one,) = (one for one in everything if one.reconfigurations == topologies)
+        return one
+
+    moving, fitting = found(set()), found(present)
+    assert moving.moves == topologies + 1
+    assert fitting.moves == topologies
+    assert fitting.unit in (unit, servers - unit)
+    for strides, of_the_plan in zip(fitting.strides, fitting.of_the_plan, strict=True):
+        assert of_the_plan == ({stride for stride in strides if stride} <= present)
+    saved = moving.running_s(SIZE, COSTS) - fitting.running_s(SIZE, COSTS)
+    assert saved == pytest.approx(COSTS.reconfiguration_s)
+    check_results(fitting)
+
+
+def test_a_schedule_without_a_move_is_there_only_if_there_is_no_other() -> None:
+    (only,) = stepped_collectives("all_gather", 2, 1, COSTS, SIZE, frozenset({1}))
+    assert only.moves == 0
+    assert only.running_s(SIZE, COSTS) == pytest.approx(1e-4 + SIZE / 2 * COSTS.byte_s)
+    ring, *_ = stepped_collectives("all_gather", 5, 1, COSTS, SIZE, frozenset({2}))
+    assert ring.moves > 0

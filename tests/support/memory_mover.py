@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import threading
 from typing import TYPE_CHECKING
 
+from support.limits import limit_s
 from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ class MemoryMover:
         self.at: list[tuple[int, ...]] = [()]  # (): the plan's circuits
         self.dark: set[int] = set()
         self.closed = False
+        self._moved = threading.Condition()
         self._lost = ("", -1)
         self._events, self._shown = socket.socketpair()
 
@@ -33,11 +36,18 @@ class MemoryMover:
         if dark := self.dark.intersection(installed):
             self.restore()
             raise FabricError(f"topology {min(dark)} stays dark")
-        if installed != self.at[-1]:
-            self.at.append(installed)
+        with self._moved:
+            if installed != self.at[-1]:
+                self.at.append(installed)
+            self._moved.notify_all()
 
     def restore(self) -> None:
         self.move(())
+
+    def wait_for(self, numbers: tuple[int, ...]) -> None:
+        """Until exactly these topologies are installed."""
+        with self._moved:
+            assert self._moved.wait_for(lambda: self.at[-1] == numbers, limit_s(10))
 
     def events(self) -> socket.socket:
         return self._shown

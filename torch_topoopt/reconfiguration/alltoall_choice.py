@@ -1,8 +1,9 @@
 """Whether circuits move for an all-to-all of a job, and the schedule: the fastest predicted.
 
 A move costs the measured time of the switch. There is one more move than topologies, because the
-plan's own circuits are restored at the end. The alternative is the all-to-all over the plan's
-links, along the routes of its hosts' kernels, bound by the busiest link.
+plan's own circuits are restored at the end; topologies that the plan has need none. The alternative
+is the all-to-all over the plan's links, along the routes of its hosts' kernels, bound by the
+busiest link.
 """
 
 from __future__ import annotations
@@ -10,19 +11,17 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torch_topoopt.fabric.netns.routes import chosen_routes
-from torch_topoopt.plan.units import format_seconds
-from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
+from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts, count_moves
 from torch_topoopt.reconfiguration.all_to_all.sweep import strategies
-from torch_topoopt.reconfiguration.circuit_service import Choice
+from torch_topoopt.reconfiguration.choice import Choice, Moving
 from torch_topoopt.reconfiguration.matrix_planning import running_s
 from torch_topoopt.reconfiguration.matrix_plans import MatrixPlans
+from torch_topoopt.reconfiguration.plan_circuits import PlanCircuits, units
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,21 +67,21 @@ def _moved_targets(plan: Plan, circuits: int) -> list[list[int]]:
 class _Prices:
     """The fastest schedule of a matrix, with its predicted seconds, and those of staying."""
 
-    schedule: AllToAllSchedule
+    moving: Moving[AllToAllSchedule]
     program: str
-    moving_s: float
     static_s: float
 
 
 class AllToAllChooser:
-    """Chooses for matrices of one plan; `move_s` is the time of a move.
+    """Chooses for groups of servers of one plan; `move_s` is the time of a move.
 
     Circuits `always` move, by the fastest schedule, or only where that is faster than staying.
     Topologies have `circuits` out of each server, by default one per port; each carries `gbps` of
     data, by default the cluster's. Raises ValueError for a plan of one server.
 
     Schedules are those for equal sizes, and planned ones (matrix_plans.py). A matrix is planned in
-    the background when it comes for the second time and a plan may gain.
+    the background when it comes for the second time and a plan may gain. In schedules for equal
+    sizes, servers exchange roles so that the plan has as many of their topologies as possible.
     """
 
     def __init__(
@@ -98,20 +97,39 @@ class AllToAllChooser:
         self._always = always
         self.costs = CircuitCosts(gbps or cluster.link_gbps, cluster.link_latency_s, move_s)
         self.degree = min(circuits or cluster.degree, cluster.servers - 1)
-        self.schedules = tuple(found.schedule for found in strategies(cluster.servers, self.degree))
         self.plans = MatrixPlans(self.degree, self.costs)
-        self._routes = chosen_routes(plan)
-        self._prices: dict[bytes, _Prices] = {}
+        self._circuits = PlanCircuits(plan)
+        self._schedules: dict[tuple[int, ...], tuple[AllToAllSchedule, ...]] = {}
+        self._prices: dict[tuple[bytes, tuple[int, ...]], _Prices] = {}
+        self.schedules = self.schedules_of(tuple(range(cluster.servers)))
 
-    def __call__(self, matrix: NDArray[np.int64]) -> Choice:
-        """`matrix[i, j]` are the bytes of server i for server j."""
+    def schedules_of(self, servers: tuple[int, ...]) -> tuple[AllToAllSchedule, ...]:
+        """Those for equal sizes of a group, one for each number of topologies."""
+        if servers not in self._schedules:
+            degree = min(self.degree, len(servers) - 1)
+            found = strategies(len(servers), degree)
+            self._schedules[servers] = tuple(self._placed(one.schedule, servers) for one in found)
+        return self._schedules[servers]
+
+    def _placed(self, schedule: AllToAllSchedule, servers: tuple[int, ...]) -> AllToAllSchedule:
+        """With the roles of servers for which it has the fewest moves."""
+
+        def moves(unit: int) -> int:
+            links = schedule.relabelled(unit).links
+            return count_moves(self._circuits.present(links, servers))
+
+        best = min(units(len(servers)), key=moves)
+        return schedule if best == 1 else schedule.relabelled(best)
+
+    def __call__(self, matrix: NDArray[np.int64], servers: tuple[int, ...]) -> Choice:
+        """`matrix[i, j]` are the bytes of servers[i] for servers[j]."""
         matrix = matrix.copy()
         np.fill_diagonal(matrix, 0)
         if self.plans.collect() or len(self._prices) >= _KEPT:
             self._prices.clear()
-        key = matrix.tobytes()
+        key = (matrix.tobytes(), servers)
         if key not in self._prices:
-            self._prices[key] = self._priced(matrix)
+            self._prices[key] = self._priced(matrix, servers)
         prices = self._prices[key]
         note = self.plans.request(matrix) if self._plan_may_gain(matrix, prices) else ""
         return self._choice(prices, note)
@@ -120,41 +138,41 @@ class AllToAllChooser:
         """Ends a plan that is being made."""
         self.plans.close()
 
-    def _priced(self, matrix: NDArray[np.int64]) -> _Prices:
-        candidates = [("the schedule for equal sizes", schedule) for schedule in self.schedules]
+    def _priced(self, matrix: NDArray[np.int64], servers: tuple[int, ...]) -> _Prices:
+        candidates = [
+            ("the schedule for equal sizes", schedule) for schedule in self.schedules_of(servers)
+        ]
         if nearest := self.plans.nearest(matrix):
             candidates.append((f"schedule {nearest.number} for such sizes", nearest.schedule))
-        predicted = [running_s(schedule, matrix, self.costs) for _, schedule in candidates]
-        best = int(np.argmin(predicted))
-        program, schedule = candidates[best]
-        return _Prices(schedule, program, predicted[best], self._static_s(matrix))
+        static_s = self.costs.slot_s(self._circuits.busiest_bytes(matrix, servers))
+        found = []
+        for program, schedule in candidates:
+            found.append(_Prices(self.moving(schedule, matrix, servers), program, static_s))
+        if self._always:
+            found = [prices for prices in found if count_moves(prices.moving.present)] or found
+        return min(found, key=lambda prices: prices.moving.seconds)
+
+    def moving(
+        self, schedule: AllToAllSchedule, matrix: NDArray[np.int64], servers: tuple[int, ...]
+    ) -> Moving[AllToAllSchedule]:
+        """The schedule with its predicted time."""
+        present = self._circuits.present(schedule.links, servers)
+        return Moving(schedule, present, running_s(schedule, matrix, self.costs, present))
 
     def _plan_may_gain(self, matrix: NDArray[np.int64], prices: _Prices) -> bool:
         """Whether a schedule at the bound of the busiest server's circuits would be faster."""
         busiest = max(int(matrix.sum(axis=0).max()), int(matrix.sum(axis=1).max()))
-        bound_s = 2 * self.costs.reconfiguration_s + busiest / self.degree * self.costs.byte_s
-        now_s = prices.moving_s if self._always else min(prices.moving_s, prices.static_s)
+        degree = min(self.degree, len(matrix) - 1)
+        bound_s = 2 * self.costs.reconfiguration_s + busiest / degree * self.costs.byte_s
+        moving_s = prices.moving.seconds
+        now_s = moving_s if self._always else min(moving_s, prices.static_s)
         return bound_s < _LEAST_GAIN * now_s
 
     def _choice(self, prices: _Prices, note: str) -> Choice:
-        moves = self._always or prices.moving_s < prices.static_s
-        if self._always:
-            head = "reconfigure was requested"
-        else:
-            head = "moving is faster" if moves else "moving does not pay"
-        program = f"{prices.program}; {note}" if note else prices.program
-        why = (
-            f"{head}: {format_seconds(prices.moving_s)} predicted with "
-            f"{prices.schedule.reconfigurations} topologies and back "
-            f"({format_seconds(self.costs.reconfiguration_s)} per move), "
-            f"{format_seconds(prices.static_s)} on the plan's circuits; {program}"
+        return Choice.between(
+            prices.moving,
+            prices.static_s,
+            move_s=self.costs.reconfiguration_s,
+            always=self._always,
+            note=f"; {prices.program}; {note}" if note else f"; {prices.program}",
         )
-        schedule = prices.schedule if moves else None
-        return Choice(schedule, why, prices.moving_s, prices.static_s, f"{head}; {program}")
-
-    def _static_s(self, matrix: NDArray[np.int64]) -> float:
-        loads: dict[tuple[int, int], int] = {}
-        for (source, target), servers in self._routes.items():
-            for hop in pairwise(servers):
-                loads[hop] = loads.get(hop, 0) + int(matrix[source, target])
-        return self.costs.slot_s(max(loads.values(), default=0))

@@ -24,6 +24,8 @@ from torch_topoopt.reconfiguration.all_to_all.schedule import PORT, SENDER, SOUR
 from torch_topoopt.reconfiguration.all_to_all.uneven import check_matrix
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
@@ -37,11 +39,17 @@ class _OutOfTimeError(Exception):
     pass
 
 
-def running_s(schedule: AllToAllSchedule, matrix: NDArray[np.int64], costs: CircuitCosts) -> float:
+def running_s(
+    schedule: AllToAllSchedule,
+    matrix: NDArray[np.int64],
+    costs: CircuitCosts,
+    present: Sequence[bool] | None = None,
+) -> float:
     """The predicted seconds of a running all-to-all, with the move back to the plan's circuits.
 
-    Ranks do not wait for slots, so a topology lasts as long as its busiest circuit. Parallel
-    circuits share one connection. Infinite if the schedule has no chunk for some of the bytes.
+    `present` says of each topology whether the plan has its circuits; None: of none. Ranks do not
+    wait for slots, so a topology lasts as long as its busiest circuit. Parallel circuits share one
+    connection. Infinite if the schedule has no chunk for some of the bytes.
     """
     n, d = schedule.servers, schedule.reconfigurations
     parts = schedule.chunk_counts()
@@ -56,7 +64,7 @@ def running_s(schedule: AllToAllSchedule, matrix: NDArray[np.int64], costs: Circ
     circuit = (topology * n + sends[:, SENDER]) * n + receiver
     load = np.bincount(circuit, seconds[sends[:, SOURCE], sends[:, TARGET]], d * n * n)
     busiest = load.reshape(d, n * n).max(axis=1)
-    return float((d + 1) * costs.reconfiguration_s + busiest.sum())
+    return float(costs.moving_s(present or [False] * d) + busiest.sum())
 
 
 def planned(

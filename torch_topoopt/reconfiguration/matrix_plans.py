@@ -1,8 +1,9 @@
 """The planned schedules of a job's all-to-alls, by the shape of their matrices.
 
-Matrices that differ by at most a tenth of their bytes, such as those of consecutive batches of a
-mixture of experts, share a schedule. A schedule names parts of each pair's data, so it fits any
-sizes of the same pairs. Plans are made in the background (matrix_planning.py), one at a time.
+Matrices of one size that differ by at most a tenth of their bytes, such as those of consecutive
+batches of a mixture of experts, share a schedule. A schedule names parts of each pair's data, so it
+fits any sizes of the same pairs. Plans are made in the background (matrix_planning.py), one at a
+time.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class MatrixPlans:
 
     def nearest(self, matrix: NDArray[np.int64]) -> MatrixPlan | None:
         """The plan for the most similar matrix."""
-        return min(self._plans, key=lambda plan: _distance(matrix, plan.matrix), default=None)
+        plans = [plan for plan in self._plans if plan.matrix.shape == matrix.shape]
+        return min(plans, key=lambda plan: _distance(matrix, plan.matrix), default=None)
 
     def collect(self) -> bool:
         """Takes over a plan that is ready; returns whether there was one."""
@@ -81,7 +83,8 @@ class MatrixPlans:
         if len(self._plans) == _MOST:
             return f"{_MOST} were planned, and a job gets no more"
         try:
-            self._planning = MatrixPlanning(matrix, self._degree, self._costs)
+            degree = min(self._degree, len(matrix) - 1)
+            self._planning = MatrixPlanning(matrix, degree, self._costs)
         except OSError as error:
             self._failed.append((matrix, str(error)))
             return f"there is none for these sizes: {error}"
@@ -99,4 +102,5 @@ def _distance(matrix: NDArray[np.int64], other: NDArray[np.int64]) -> int:
 
 
 def _alike(matrix: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
-    return _distance(matrix, other) <= _ALIKE * int(other.sum())
+    same = matrix.shape == other.shape
+    return same and _distance(matrix, other) <= _ALIKE * int(other.sum())

@@ -10,30 +10,32 @@ from torch_topoopt.environment import CIRCUITS_VARIABLE
 from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch_topoopt.links.rank_layout import RankLayout
 
 _CONNECT_S = 10.0
 
 
-def circuit_client(session: Any, layout: RankLayout, rank: int) -> Any:
-    """A _backend.CircuitClient; None without TOPOOPT_CIRCUITS, or with several ranks on a server.
+def circuit_client(session: Any, layout: RankLayout, rank: int, numbers: Sequence[int]) -> Any:
+    """A _backend.CircuitClient; None without TOPOOPT_CIRCUITS, or on one server.
 
-    Raises FabricError if the service does not answer.
+    `numbers` are those of torch.distributed, which differ between the jobs of a process. Raises
+    FabricError if the service does not answer.
     """
     path = os.environ.get(CIRCUITS_VARIABLE)
-    servers = len(layout.ranks_of)
-    if not path or len(layout.server_of) != servers:
+    if not path or len(layout.ranks_of) == 1:
         return None
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(_CONNECT_S)
         connection.connect(path)
-        connection.sendall(b"server %d\n" % layout.server_of[rank])
+        connection.sendall(b"rank %d %d\n" % (numbers[rank], layout.server_of[rank]))
         exchanges, least_s = _requested(connection)
     except OSError as error:
         connection.close()
         raise FabricError(f"{CIRCUITS_VARIABLE}: {path}: {error.strerror or error}") from None
-    return session.circuit_client(connection.detach(), servers, exchanges, least_s)
+    return session.circuit_client(connection.detach(), exchanges, least_s, list(numbers))
 
 
 def _requested(connection: socket.socket) -> tuple[bool, float]:

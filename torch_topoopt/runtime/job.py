@@ -127,7 +127,7 @@ class Job:
         forwarded = bool(self.wiring.forwarded)
         config.routes = group_routes(self.plan, servers, forwarded=forwarded)
         config.grid = leader_grid(grid_of(self.plan, servers), self.layout, numbers)
-        if len(servers) > 1:
+        if len(set(servers)) > 1:
             config.circuits = self._circuits
         return config
 
@@ -139,15 +139,14 @@ class Job:
 
     def why_circuits_stay(self, config: GroupConfig) -> str:
         """During the all-to-alls of a group, though they move for others; "" if they may move."""
-        servers = self.plan.cluster.servers
-        if self._circuits is None or config.servers == list(range(servers)):
+        if self._circuits is None or len(set(config.servers)) == len(config.servers):
             return ""
-        return f"they move for groups with one rank on each of the {servers} servers, in order"
+        return "they move for groups with one rank on each of their servers"
 
     @cached_property
     def _circuits(self) -> Any:
         """The _backend.CircuitClient that all groups share; None where circuits stay."""
-        return circuit_client(self.session, self.layout, self.place.index)
+        return circuit_client(self.session, self.layout, self.place.index, self.place.ranks)
 
     @cached_property
     def _link_rates(self) -> dict[tuple[int, int], float]:

@@ -15,6 +15,13 @@ namespace {
 
 constexpr size_t kMostLineBytes = 64 << 20;  // schedules of many servers are long
 
+template <typename Value>
+std::string listOf(const std::vector<Value>& values) {
+  std::string text;
+  for (const Value& value : values) text += (text.empty() ? "" : ",") + std::to_string(value);
+  return text;
+}
+
 std::string onOneLine(std::string text) {
   for (char& letter : text) {
     if (letter == '\n') letter = ' ';
@@ -24,9 +31,12 @@ std::string onOneLine(std::string text) {
 
 }  // namespace
 
-CircuitClient::CircuitClient(std::shared_ptr<Endpoint> endpoint, int fd, int members,
-                             Requested requested)
-    : endpoint_(std::move(endpoint)), members_(members), requested_(requested), socket_(fd) {
+CircuitClient::CircuitClient(std::shared_ptr<Endpoint> endpoint, int fd, Requested requested,
+                             std::vector<int> numbers)
+    : endpoint_(std::move(endpoint)),
+      requested_(requested),
+      numbers_(std::move(numbers)),
+      socket_(fd) {
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
   endpoint_->reactor().run(
       [this] { endpoint_->reactor().watch(socket_.get(), EPOLLIN | EPOLLRDHUP, this); });
@@ -44,21 +54,26 @@ CircuitClient::~CircuitClient() {
   }
 }
 
-void CircuitClient::request(uint32_t channel, uint64_t number, const std::vector<size_t>& bytes,
-                            CircuitAnswers call) {
-  calls_[channel] = {number, std::move(call)};
-  std::string line = "ask " + std::to_string(channel) + " " + std::to_string(number);
-  for (const size_t count : bytes) line += " " + std::to_string(count);
-  send(line);
+std::string CircuitClient::textOf(const Members& members) const {
+  std::vector<int> numbers;
+  for (const int rank : members.ranks) numbers.push_back(numbers_.at(rank));
+  return listOf(numbers) + " " + listOf(members.servers);
 }
 
-void CircuitClient::request(uint32_t channel, uint64_t number, const CollectiveTerms& terms,
-                            CircuitAnswers call) {
-  calls_[channel] = {number, std::move(call)};
+void CircuitClient::request(uint32_t channel, uint64_t number, const Members& members,
+                            const std::vector<size_t>& bytes, CircuitAnswers call) {
+  calls_[channel] = {number, members.ranks.size(), std::move(call)};
   std::ostringstream line;
-  line << "collective " << channel << " " << number << " " << terms.name << " " << terms.bytes
-       << " " << terms.hash << " " << terms.seconds;
-  for (const int server : terms.servers) line << " " << server;
+  line << "ask " << channel << " " << number << " " << textOf(members) << " " << listOf(bytes);
+  send(line.str());
+}
+
+void CircuitClient::request(uint32_t channel, uint64_t number, const Members& members,
+                            const CollectiveTerms& terms, CircuitAnswers call) {
+  calls_[channel] = {number, members.ranks.size(), std::move(call)};
+  std::ostringstream line;
+  line << "collective " << channel << " " << number << " " << textOf(members) << " " << terms.name
+       << " " << terms.bytes << " " << terms.hash << " " << terms.seconds;
   send(line.str());
 }
 
@@ -154,12 +169,13 @@ void CircuitClient::onAnswer(const std::string& what, std::istream& words) {
   const auto found = calls_.find(channel);
   // The group has left in the meantime.
   if (!words || found == calls_.end() || found->second.number != number) return;
-  const CircuitAnswers call = found->second.call;  // a copy: the callback may erase the call
+  const Open open = found->second;  // a copy: the callback may erase the call
+  const CircuitAnswers& call = open.call;
   if (what == "stay") {
     calls_.erase(found);
     return call.stay();
   }
-  if (what == "move") return onMove(call, words);
+  if (what == "move") return onMove(open, words);
   if (what == "moved") {
     size_t topology = 0;
     words >> topology;
@@ -172,13 +188,13 @@ void CircuitClient::onAnswer(const std::string& what, std::istream& words) {
   call.stopped(why);
 }
 
-void CircuitClient::onMove(const CircuitAnswers& call, std::istream& words) {
+void CircuitClient::onMove(const Open& open, std::istream& words) {
   uint64_t id = 0;
   MoveAnswer move{};
   words >> id >> move.channel;
   if (const auto program = programs_.find(id); program != programs_.end()) {
     move.program = program->second;
-    move.bytes.assign(members_, std::vector<size_t>(members_));
+    move.bytes.assign(open.members, std::vector<size_t>(open.members));
     for (auto& row : move.bytes) {
       for (size_t& count : row) words >> count;
     }
@@ -189,7 +205,7 @@ void CircuitClient::onMove(const CircuitAnswers& call, std::istream& words) {
   const bool known = move.program || move.blocks;
   const bool free = move.channel >= kFirstCircuitChannel && move.channel < kFirstProbeChannel;
   if (!words || !known || !free) return lose("its answer cannot be read");
-  call.move(move);
+  open.call.move(move);
 }
 
 void CircuitClient::holdCables(bool hold) {

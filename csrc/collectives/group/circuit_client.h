@@ -1,22 +1,24 @@
 // This rank's connection to the service that moves the circuits of its job. Each message is a line
-// of words and numbers. When a rank connects, it sends `server NUMBER`, and the service answers
-// with `asks EXCHANGES SECONDS`: whether all-to-alls are requested (1 or 0), and the least
-// predicted time, on the plan's circuits, of other collectives that are. While circuits move for
-// any group, cables of all ranks are not judged: from `hold` to `free`. Requests and their answers:
+// of words and numbers; lists have commas. When a rank connects, it sends `rank NUMBER SERVER`, and
+// the service answers with `asks EXCHANGES SECONDS`: whether all-to-alls are requested (1 or 0),
+// and the least predicted time, on the plan's circuits, of other collectives that are. While
+// circuits move for any group, cables of all ranks are not judged: from `hold` to `free`. Requests
+// and their answers:
 //
-//   ask CHANNEL NUMBER BYTES...    an all-to-all of all servers, in their order, with the bytes for
-//                                  each member; answers:
+//   ask CHANNEL NUMBER RANKS SERVERS BYTES
+//                                  an all-to-all of these ranks, each on a server of its own, with
+//                                  the bytes for each; answers:
 //     stay CHANNEL NUMBER            use the current circuits, then send `done`
 //     schedule ID N...               a schedule, sent once: per topology the number of hops, and
 //                                    sender, receiver, source, target and part of each hop
 //     move CHANNEL NUMBER ID DATA BYTES...
 //                                    use that schedule on channel DATA (from kFirstCircuitChannel;
 //                                    new after each stop); BYTES are all members' sizes, by rows
-//   collective CHANNEL NUMBER NAME BYTES HASH SECONDS SERVERS...
+//   collective CHANNEL NUMBER RANKS SERVERS NAME BYTES HASH SECONDS
 //                                  another collective of BYTES, predicted to take SECONDS on the
-//                                  plan's circuits; HASH has all arguments, and SERVERS are those
-//                                  of the members, in their order. The same answers, but:
-//     blocks ID PARTS BLOCKS N...    a schedule, sent once: per topology the number of hops, and
+//                                  plan's circuits; HASH has all arguments. The same answers, but:
+//     blocks ID PARTS BLOCKS N...    a schedule of the servers, in the order in which the list has
+//                                    them first, sent once: per topology the number of hops, and
 //                                    sender, receiver, block, part and 1 for a sum of each hop
 //     move CHANNEL NUMBER ID DATA    without sizes
 //   ready CHANNEL NUMBER TOPOLOGY  earlier topologies are done here; the one beyond the last is the
@@ -74,31 +76,35 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
     std::function<void(const std::string& why)> stopped;
   };
 
-  // Owns the descriptor of a connected stream socket. All-to-alls have `members`, one on each
-  // server of the job.
-  CircuitClient(std::shared_ptr<Endpoint> endpoint, int fd, int members, Requested requested);
+  // Owns the descriptor of a connected stream socket. `numbers` are those by which the service
+  // knows the ranks of the endpoint.
+  CircuitClient(std::shared_ptr<Endpoint> endpoint, int fd, Requested requested,
+                std::vector<int> numbers);
   ~CircuitClient() override;
 
   CircuitClient(const CircuitClient&) = delete;
   CircuitClient& operator=(const CircuitClient&) = delete;
 
-  int members() const { return members_; }
   const Requested& requested() const { return requested_; }
   // Reactor thread only. Whether circuits move for any group: messages to others may be lost.
   bool circuitsMove() const { return holds_cables_; }
 
+  struct Members {
+    const std::vector<int>& ranks;    // of the endpoint
+    const std::vector<int>& servers;  // of each
+  };
+
   // Reactor thread only. At most one collective of a channel at a time.
-  void request(uint32_t channel, uint64_t number, const std::vector<size_t>& bytes,
-               CircuitAnswers call);
+  void request(uint32_t channel, uint64_t number, const Members& members,
+               const std::vector<size_t>& bytes, CircuitAnswers call);
   struct CollectiveTerms {
     const char* name;
     size_t bytes;
     uint64_t hash;
     double seconds;
-    const std::vector<int>& servers;  // of the members
   };
-  void request(uint32_t channel, uint64_t number, const CollectiveTerms& terms,
-               CircuitAnswers call);
+  void request(uint32_t channel, uint64_t number, const Members& members,
+               const CollectiveTerms& terms, CircuitAnswers call);
   void ready(uint32_t channel, uint64_t number, size_t topology);
   void done(uint32_t channel, uint64_t number);
   void lost(uint32_t channel, uint64_t number, const std::string& why);
@@ -108,23 +114,25 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
  private:
   struct Open {
     uint64_t number;
+    size_t members;
     CircuitAnswers call;
   };
 
   void onReady(uint32_t events) override;
+  std::string textOf(const Members& members) const;
   void send(const std::string& line);
   void onLine(const std::string& line);
   void onSchedule(std::istream& words);
   void onBlocks(std::istream& words);
   void onAnswer(const std::string& what, std::istream& words);
-  void onMove(const CircuitAnswers& call, std::istream& words);
+  void onMove(const Open& open, std::istream& words);
   void holdCables(bool hold);
   void lose(const std::string& why);
   void stopAll();
 
   const std::shared_ptr<Endpoint> endpoint_;
-  const int members_;
   const Requested requested_;
+  const std::vector<int> numbers_;
   Descriptor socket_;
   std::string received_;  // an incomplete line
   std::string lost_;      // reason; empty: connected

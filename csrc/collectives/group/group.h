@@ -51,7 +51,7 @@ struct GroupConfig {
   CostModel cost{};  // the same on all members
   // Over links: a name of Algorithm, or auto.
   std::string algorithm{"auto"};
-  // For collectives that move circuits: over links, each member is the only rank of its server.
+  // For collectives that move circuits, over links; `servers` is not empty.
   std::shared_ptr<CircuitClient> circuits{};
   bool planned_routes_only = false;              // of all-to-alls, whatever their sizes
   std::chrono::milliseconds scratch_idle{5000};  // unused scratch memory is freed after this time

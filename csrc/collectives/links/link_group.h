@@ -108,7 +108,8 @@ class LinkGroup final : public Group {
 
   // Circuit reconfiguration (link_group_circuits.cc).
   bool asksForCircuits(const Pending& pending) const;
-  bool hasAllServers() const;
+  const GroupLayout& layout() const;
+  size_t bytesOnCircuits(const ScheduleKey& shape) const;
   void askForCircuits();
   void onCircuitsStay();
   void onCircuitsMove(const CircuitClient::MoveAnswer& move);

@@ -37,7 +37,7 @@ bool LinkGroup::asksForCircuits(const Pending& pending) const {
     case Collective::kExchange: {
       const CallName name = pending.called.name;
       const bool exchanges = name == CallName::kAllToAll || name == CallName::kAllToAllSingle;
-      return exchanges && requested.exchanges && hasAllServers();
+      return exchanges && requested.exchanges && layout().mostOthers() == 0;
     }
     case Collective::kAllReduce:
     case Collective::kAllGather:
@@ -49,12 +49,16 @@ bool LinkGroup::asksForCircuits(const Pending& pending) const {
   }
 }
 
-// Whether member i is on server i of the job.
-bool LinkGroup::hasAllServers() const {
-  for (size_t member = 0; member < config_.servers.size(); ++member) {
-    if (config_.servers[member] != static_cast<int>(member)) return false;
+const GroupLayout& LinkGroup::layout() const { return versions_.at(0).schedules->layout(); }
+
+// Of all blocks, if each were as large as the largest one of a server: circuits wait for it.
+size_t LinkGroup::bytesOnCircuits(const ScheduleKey& shape) const {
+  if (shape.counts.size() == 1) return shape.counts[0] * shape.element_bytes;
+  std::vector<size_t> counts(layout().leaders().size(), 0);
+  for (int member = 0; member < size(); ++member) {
+    counts[layout().placeOf(member)] += shape.counts[member];
   }
-  return size() == config_.circuits->members();
+  return *std::max_element(counts.begin(), counts.end()) * counts.size() * shape.element_bytes;
 }
 
 void LinkGroup::askForCircuits() {
@@ -68,15 +72,13 @@ void LinkGroup::askForCircuits() {
       .moved = [this](size_t topology) { onCircuitsMoved(topology); },
       .stopped = [this](const std::string& why) { onCircuitsStopped(why); }};
   const ScheduleKey& shape = pending.shape;
+  const CircuitClient::Members members{config_.ranks, config_.servers};
   if (shape.collective == Collective::kExchange) {
-    return config_.circuits->request(config_.channel, number, shape.counts, answers);
+    return config_.circuits->request(config_.channel, number, members, shape.counts, answers);
   }
-  // Circuits wait for the largest block.
-  const size_t largest = *std::max_element(shape.counts.begin(), shape.counts.end());
-  const size_t bytes = largest * shape.counts.size() * shape.element_bytes;
   config_.circuits->request(
-      config_.channel, number,
-      {nameOf(shape.collective), bytes, pending.called.hash, pending.planned_s, config_.servers},
+      config_.channel, number, members,
+      {nameOf(shape.collective), bytesOnCircuits(shape), pending.called.hash, pending.planned_s},
       answers);
 }
 
@@ -87,9 +89,10 @@ void LinkGroup::onCircuitsStay() {
 }
 
 std::vector<Schedule> LinkGroup::schedulesOn(const CircuitClient::MoveAnswer& move) const {
-  const int part = partsOf(versions_.at(0).schedules->layout()).direct;
+  const int part = partsOf(layout()).direct;
   if (!move.blocks) return circuitSchedules(*move.program, config_.rank, move.bytes, part);
-  return circuitCollectiveSchedules(*move.blocks, config_.rank, queue_.front().shape, size(), part);
+  return circuitCollectiveSchedules(*move.blocks, layout(), config_.rank, queue_.front().shape,
+                                    part);
 }
 
 // Checks the others' send sizes of an all-to-all against this member's receive sizes here, because
@@ -152,6 +155,7 @@ void LinkGroup::onCircuitsMoved(size_t topology) {
   Operation::Setup setup = queue_.front().setup;
   setup.prepared = moving_->parts[topology];
   for (const Lane& lane : setup.prepared->schedule.lanes) {
+    if (lane.part == kInsideServer) continue;
     for (const Send& send : lane.sends) moving_->silent[config_.ranks[send.peer]] = 0;
   }
   operation_.start(std::move(setup));

@@ -29,9 +29,7 @@ from torch_topoopt.fabric.netns.switch import NetnsSwitch
 from torch_topoopt.fabric.switches.circuits import Difference
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import shift_schedule
-from torch_topoopt.reconfiguration.circuit_service import (
-    Choice,
-)
+from torch_topoopt.reconfiguration.choice import Choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -91,7 +89,7 @@ def everything(rank: int, world: int) -> list[torch.Tensor]:
 
 
 def in_groups(rank: int, world: int) -> list[torch.Tensor]:
-    """All-to-alls of some ranks beside those of all, for which circuits move meanwhile."""
+    """All-to-alls of some ranks and of all, for which circuits move in turn."""
     some = dist.new_group([0, 2, 3])
     again = dist.new_group()  # all ranks
     results = []
@@ -188,8 +186,13 @@ def with_a_lost_circuit(rank: int, world: int, loss: str) -> tuple[str, list[boo
 SCHEDULE = shift_schedule(SERVERS, (1, 3))
 
 
-def choose(matrix: NDArray[np.int64]) -> Choice:
-    return Choice(None, "small") if matrix.sum() < 1000 else Choice(SCHEDULE, "large")
+OF_THREE = shift_schedule(3, (1, 2))
+
+
+def choose(matrix: NDArray[np.int64], servers: tuple[int, ...]) -> Choice:
+    if matrix.sum() < 1000:
+        return Choice(None, "small")
+    return Choice(SCHEDULE if len(servers) == SERVERS else OF_THREE, "large")
 
 
 @pytest.fixture(params=[None])
@@ -211,13 +214,15 @@ def test_results_are_those_of_gloo(bench: MovingBench) -> None:
     assert bench.fabric.switch().circuits() == set(bench.mover._circuits(bench.plan.network.links))
 
 
-def test_groups_of_some_ranks_keep_the_plans_circuits_while_they_move_for_all(
+def test_circuits_move_for_groups_of_some_ranks_in_turn_with_those_of_all(
     bench: MovingBench,
 ) -> None:
     for rank, right in enumerate(values(bench.run(functools.partial(compared, calls=in_groups)))):
         assert right == [True] * (2 if rank == 1 else 6)
-    assert [exchange.choice.why for exchange in bench.ended] == ["large"] * 2
+    assert [exchange.choice.why for exchange in bench.ended] == ["large"] * 4
+    assert sorted(exchange.members for exchange in bench.ended) == [3, 3, SERVERS, SERVERS]
     assert all(not exchange.error for exchange in bench.ended)
+    assert bench.fabric.switch().circuits() == set(bench.mover._circuits(bench.plan.network.links))
 
 
 def test_a_circuit_that_stays_dark_stops_one_all_to_all(

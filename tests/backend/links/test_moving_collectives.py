@@ -20,7 +20,7 @@ from torch_topoopt.fabric.netns.switch import NetnsSwitch
 from torch_topoopt.fabric.switches.circuits import Difference
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
-from torch_topoopt.reconfiguration.circuit_service import Choice
+from torch_topoopt.reconfiguration.choice import Choice
 from torch_topoopt.reconfiguration.collective_choice import CollectiveChooser
 from torch_topoopt.reconfiguration.collectives.stepped import stepped_collectives
 
@@ -44,7 +44,9 @@ class EveryTopology:
         self.topologies: list[tuple[str, int]] = []
         self._schedules: dict[str, list[Any]] = {}
 
-    def __call__(self, collective: str, total_bytes: int, planned_s: float, members: int) -> Choice:
+    def __call__(
+        self, collective: str, total_bytes: int, planned_s: float, servers: tuple[int, ...]
+    ) -> Choice:
         if total_bytes < 100:
             return Choice(None, "small")
         if not self._schedules.get(collective):
@@ -125,6 +127,36 @@ def compared(rank: int, world: int) -> list[bool]:
     return [torch.equal(a, b) for a, b in zip(*found, strict=True)]
 
 
+SHARED = ((0, 1, 4, 5), (1, 3, 5, 7), (2, 3, 6, 7), (0, 3, 1, 2), (6, 5, 7))  # 2 ranks a server
+
+
+def in_shared_groups(rank: int, world: int) -> list[bool]:
+    """Collectives of groups with one or two ranks on a server, one after the other."""
+    dist.init_process_group("topoopt")
+    groups = {ranks: dist.new_group(list(ranks)) for ranks in SHARED}
+    right = []
+    for ranks, group in groups.items():
+        if rank not in ranks:
+            continue
+        everything = [data(one, len(ranks) * ODD) for one in sorted(ranks)]
+        own = data(rank, len(ranks) * ODD)
+        part = torch.zeros(ODD)
+        dist.reduce_scatter_tensor(part, own.clone(), group=group)
+        place = sorted(ranks).index(rank)
+        total = torch.stack(everything).sum(0)
+        right.append(torch.equal(part, total[place * ODD : (place + 1) * ODD]))
+        dist.all_reduce(own, group=group)
+        right.append(torch.equal(own, total))
+        gathered = torch.zeros(len(ranks) * ODD)
+        dist.all_gather_into_tensor(gathered, data(rank, ODD), group=group)
+        right.append(torch.equal(gathered, torch.cat([data(one, ODD) for one in sorted(ranks)])))
+        message = data(rank, ODD)
+        dist.broadcast(message, max(ranks), group=group)
+        right.append(torch.equal(message, data(max(ranks), ODD)))
+    dist.destroy_process_group()
+    return right
+
+
 def uneven(rank: int, world: int) -> list[bool]:
     """Blocks of different sizes, which gloo does not gather; some are empty."""
     dist.init_process_group("topoopt")
@@ -156,6 +188,7 @@ def rounded(rank: int, world: int) -> list[bytes]:
 
 GROUPS = ((0, 1), (2, 3), (3, 1), (0, 2), (1, 2, 3), (0, 1, 2, 3))  # also in other orders
 ROUNDS = 3
+CALLS = 6
 
 
 def in_groups(rank: int, world: int) -> list[bool]:
@@ -267,6 +300,84 @@ def test_groups_that_share_servers_take_turns_and_their_results_are_right(
         assert {ended.members for ended in fabric.ended} == {2, 3, 4}
         network = fabric.plan.network
         assert fabric.fabric.switch().circuits() == set(fabric.mover._circuits(network.links))
+
+
+def test_several_ranks_of_a_server_move_its_circuits_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_namespaces()
+    own_state(tmp_path, monkeypatch)
+    choices = EveryTopology()
+    with contextlib.ExitStack() as stack:
+        fabric = MovingBench(tmp_path, stack, SERVERS, None, None, choices, per_server=2)
+        ranks = 2 * SERVERS
+        assert values(fabric.run(compared)) == [[True] * (len(REDUCTIONS) + 4 * 6)] * ranks
+        assert not [ended.error for ended in fabric.ended if ended.error]
+        assert {ended.members for ended in fabric.ended} == {ranks}
+        for collective in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
+            used = {topologies for name, topologies in choices.topologies if name == collective}
+            assert used == {one.reconfigurations for one in choices.schedules(collective)}
+        network = fabric.plan.network
+        assert fabric.fabric.switch().circuits() == set(fabric.mover._circuits(network.links))
+
+
+def test_groups_of_some_ranks_of_servers_with_two_move_circuits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_namespaces()
+    own_state(tmp_path, monkeypatch)
+    plan = make_plan(SERVERS, 2, gbps=0.02)
+    choices = CollectiveChooser(plan, COSTS.reconfiguration_s, always=True)
+    with contextlib.ExitStack() as stack:
+        fabric = MovingBench(tmp_path, stack, SERVERS, None, None, choices, per_server=2)
+        counts = [4 * sum(rank in group for group in SHARED) for rank in range(2 * SERVERS)]
+        assert values(fabric.run(in_shared_groups)) == [[True] * count for count in counts]
+        assert not [ended.error for ended in fabric.ended if ended.error]
+        assert len(fabric.ended) == 4 * len(SHARED)
+
+
+def repeated(rank: int, world: int) -> list[bool]:
+    dist.init_process_group("topoopt")
+    right = []
+    for number in range(CALLS):
+        count = ODD + number % 2
+        gathered = torch.zeros(world * count)
+        dist.all_gather_into_tensor(gathered, data(rank, count))
+        right.append(torch.equal(gathered, torch.cat([data(one, count) for one in range(world)])))
+        own, theirs = data(rank, 3), torch.zeros(3)  # on the circuits that are there
+        work = dist.isend(own, (rank + 2) % world)
+        dist.recv(theirs, (rank + 2) % world)
+        work.wait()
+        right.append(torch.equal(theirs, data((rank + 2) % world, 3)))
+        dist.barrier()
+    dist.destroy_process_group()
+    return right
+
+
+def test_circuits_move_ahead_of_collectives_that_repeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_namespaces()
+    own_state(tmp_path, monkeypatch)
+    choices = EveryTopology()
+    schedule = stepped_collectives("all_gather", SERVERS, 1, COSTS, 1e6)[1]
+    assert schedule.strides == ((1,), (2,))
+    monkeypatch.setattr(choices, "schedules", lambda collective: [schedule])
+    installed: list[tuple[int, ...]] = []
+    with contextlib.ExitStack() as stack:
+        fabric = MovingBench(tmp_path, stack, SERVERS, None, None, choices, ahead=True)
+        move = fabric.mover.move
+
+        def noted(numbers: Iterable[int]) -> None:
+            installed.append(tuple(numbers))
+            move(installed[-1])
+
+        monkeypatch.setattr(fabric.mover, "move", noted)
+        assert values(fabric.run(repeated)) == [[True] * 2 * CALLS] * SERVERS
+        assert not [ended.error for ended in fabric.ended if ended.error]
+    whole, ahead = [(0,), (1,), ()], [(1,), (0,)]
+    # Two sizes alternate, so the third call is the first after which the next one is known.
+    assert installed == [*whole, *whole, (0,), *ahead, *(CALLS - 3) * ahead]
 
 
 def test_blocks_may_have_different_sizes(bench: tuple[MovingBench, EveryTopology]) -> None:

@@ -39,7 +39,7 @@ from torch_topoopt.launcher.run.spare_ports import CableMover
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
 from torch_topoopt.reconfiguration.alltoall_choice import measured_move_s
-from torch_topoopt.reconfiguration.circuit_service import Choice
+from torch_topoopt.reconfiguration.choice import Choice
 from torch_topoopt.reconfiguration.collectives.stepped import stepped_collectives
 from torch_topoopt.runtime import job
 from torch_topoopt.runtime.metrics import MetricsWriter
@@ -69,7 +69,9 @@ class Moves:
         self.before: dict[int, Callable[[], Any]] = {}
         self._calls = 0
 
-    def __call__(self, collective: str, total_bytes: int, planned_s: float, members: int) -> Choice:
+    def __call__(
+        self, collective: str, total_bytes: int, planned_s: float, servers: tuple[int, ...]
+    ) -> Choice:
         self.before.get(self._calls, lambda: None)()
         self._calls += 1
         return Choice(self.schedule, "")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torch_topoopt.reconfiguration.circuit_service import Choice
+    from torch_topoopt.reconfiguration.choice import Choice
 
 SERVERS = 8
 PAIR_BYTES = 30_000
@@ -101,8 +101,8 @@ class PatientChooser:
         self.chooser = AllToAllChooser(make_plan(SERVERS, 2), 0.01, always=True, gbps=0.001)
         self.choices: list[Choice] = []
 
-    def __call__(self, matrix: NDArray[np.int64]) -> Choice:
-        self.choices.append(self.chooser(matrix))
+    def __call__(self, matrix: NDArray[np.int64], servers: tuple[int, ...]) -> Choice:
+        self.choices.append(self.chooser(matrix, servers))
         if self.chooser.plans._planning is not None:
             self.chooser.plans._planning._process.wait(limit_s(60))
         return self.choices[-1]

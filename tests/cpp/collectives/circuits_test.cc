@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -24,6 +25,7 @@ namespace {
 constexpr int kSize = 4;
 constexpr uint32_t kChannel = 7;
 constexpr const char* kStay = "stay";
+const std::vector<int> kNumbers = {10, 11, 12, 13};  // of the ranks
 
 // Two shifts, by 1 and by 3. Data for the member after the next is relayed on the first, in two
 // parts.
@@ -136,7 +138,15 @@ class Mover {
       heard_.push_back(std::to_string(member) + " " + what);
     }
     const bool asks = what == "ask" || what == "collective";
-    if (asks) rows_[member] = rest;
+    if (asks) {
+      std::istringstream request(rest);
+      std::string ranks, servers, row;
+      request >> ranks >> servers >> row;
+      EXPECT_EQ(ranks, "10,11,12,13");
+      EXPECT_EQ(servers, "0,1,2,3");
+      std::replace(row.begin(), row.end(), ',', ' ');
+      rows_[member] = row;
+    }
     if (what == "ready") said_[what + " " + name + " " + rest].insert(member);
     if (asks && rows_.size() == kSize) return choose(name, what == "collective");
     if (what == "ready" && said_[what + " " + name + " " + rest].size() == kSize) {
@@ -207,10 +217,11 @@ class Circuits : public testing::Test {
       config.channel = kChannel;
       config.rank = member;
       config.ranks = ranks;
+      config.servers = ranks;
       config.rings = {{ranks, 1.0}};
       config.circuits =
-          std::make_shared<CircuitClient>(network_->at(member), mover_->takeEnd(member), kSize,
-                                          CircuitClient::Requested{true, least_s_});
+          std::make_shared<CircuitClient>(network_->at(member), mover_->takeEnd(member),
+                                          CircuitClient::Requested{true, least_s_}, kNumbers);
       groups_.push_back(Group::open(network_->at(member), config));
     }
   }

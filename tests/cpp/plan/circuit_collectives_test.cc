@@ -2,6 +2,8 @@
 
 #include "plan/circuit_collectives.h"
 
+#include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -15,7 +17,7 @@ constexpr size_t kLong = 100'000;  // bytes of an element: blocks have several c
 // Weight and factor; the product of the factors is the number of members.
 using Digits = std::vector<std::pair<int, int>>;
 
-int on(int member, int size) { return ((member % size) + size) % size; }
+int wrapped(int member, int size) { return ((member % size) + size) % size; }
 
 // Each digit has a topology, on which member x sends to x + weight.
 BlockProgram gatherProgram(int size, const Digits& digits, int parts = 1) {
@@ -30,7 +32,8 @@ BlockProgram gatherProgram(int size, const Digits& digits, int parts = 1) {
         grown.push_back(far);
         for (int part = 0; part < parts; ++part) {
           for (int x = 0; x < size; ++x) {
-            hops.push_back({x, on(x + weight, size), on(x + weight - far, size), part, false});
+            hops.push_back(
+                {x, wrapped(x + weight, size), wrapped(x + weight - far, size), part, false});
           }
         }
       }
@@ -76,14 +79,32 @@ struct DigitCase {
 const std::vector<DigitCase> kDigitCases = {
     {2, {{1, 2}}}, {5, {{1, 5}}}, {6, {{1, 3}, {3, 2}}}, {8, {{1, 2}, {2, 2}, {4, 2}}}};
 
+GroupLayout on(const std::vector<int>& servers) {
+  std::vector<int> leaders;
+  for (size_t member = 0; member < servers.size(); ++member) {
+    const auto first = std::find(servers.begin(), servers.end(), servers[member]);
+    if (first - servers.begin() == static_cast<std::ptrdiff_t>(member)) {
+      leaders.push_back(static_cast<int>(member));
+    }
+  }
+  return GroupLayout(static_cast<int>(servers.size()), {{leaders, 1.0}}, servers);
+}
+
+// Every member on a server of its own.
+GroupLayout alone(int size) {
+  std::vector<int> servers(size);
+  std::iota(servers.begin(), servers.end(), 0);
+  return on(servers);
+}
+
 // Runs topology after topology, each to its end; buffers are carried over.
-std::vector<MemberBuffers> runProgram(const BlockProgram& program, const ScheduleKey& key,
-                                      std::vector<MemberBuffers> buffers, size_t window,
-                                      TestRandom& random) {
-  const int size = static_cast<int>(buffers.size());
+std::vector<MemberBuffers> runProgram(const BlockProgram& program, const GroupLayout& layout,
+                                      const ScheduleKey& key, std::vector<MemberBuffers> buffers,
+                                      size_t window, TestRandom& random) {
+  const int size = layout.size();
   std::vector<std::vector<Schedule>> all;
   for (int rank = 0; rank < size; ++rank) {
-    all.push_back(circuitCollectiveSchedules(program, rank, key, size));
+    all.push_back(circuitCollectiveSchedules(program, layout, rank, key));
     buffers[rank].scratch.resize(all[rank][0].scratch_bytes / key.element_bytes);
   }
   for (size_t topology = 0; topology < program.topologies.size(); ++topology) {
@@ -131,7 +152,8 @@ TEST(CircuitCollectives, AnAllReduceAddsEverythingOnAllMembers) {
       const ScheduleKey key{
           .collective = Collective::kAllReduce, .counts = {count}, .element_bytes = element_bytes};
       const auto before = inputsOf(size, count, random);
-      const auto after = runProgram(allReduce(size, digits, parts), key, before, window, random);
+      const auto after =
+          runProgram(allReduce(size, digits, parts), alone(size), key, before, window, random);
       for (const MemberBuffers& member : after) EXPECT_EQ(member.input, sumOf(before));
     }
   });
@@ -145,7 +167,8 @@ TEST(CircuitCollectives, AReduceScatterLeavesItsInputAndWritesEachSumOnce) {
         .collective = Collective::kReduceScatter, .counts = counts, .element_bytes = element_bytes};
     auto before = inputsOf(size, total(counts), random);
     for (int rank = 0; rank < size; ++rank) before[rank].output.resize(counts[rank]);
-    const auto after = runProgram(reduceScatter(size, digits, parts), key, before, window, random);
+    const auto after =
+        runProgram(reduceScatter(size, digits, parts), alone(size), key, before, window, random);
     const Values sum = sumOf(before);
     for (int rank = 0; rank < size; ++rank) {
       EXPECT_EQ(after[rank].input, before[rank].input);
@@ -171,7 +194,8 @@ TEST(CircuitCollectives, AnAllGatherBringsEveryBlockOnce) {
         before[rank].output[at] = all[at];
       }
     }
-    const auto after = runProgram(gatherProgram(size, digits, parts), key, before, window, random);
+    const auto after =
+        runProgram(gatherProgram(size, digits, parts), alone(size), key, before, window, random);
     for (int rank = 0; rank < size; ++rank) {
       EXPECT_EQ(after[rank].output, all);
       for (int other = 0; other < size; ++other) {
@@ -191,15 +215,129 @@ TEST(CircuitCollectives, ABroadcastComesFromItsRoot) {
                             .element_bytes = element_bytes,
                             .root = root};
       const auto before = inputsOf(5, 50, random);
-      const auto after = runProgram(chainProgram(5, 4), key, before, 3, random);
+      const auto after = runProgram(chainProgram(5, 4), alone(5), key, before, 3, random);
       for (const MemberBuffers& member : after) EXPECT_EQ(member.input, before[root].input);
     }
   }
 }
 
+// ---- several members on a server ---------------------------------------------------------------
+
+// The servers of the members; all have three servers.
+const std::vector<std::vector<int>> kShared = {
+    {7, 7, 8, 8, 9, 9}, {7, 8, 9, 7, 8, 9}, {7, 7, 7, 8, 9, 9}, {9, 7, 7, 8, 9, 9, 7}};
+const Digits kThree = {{1, 3}};
+
+// Calls check(layout, window, element_bytes).
+template <typename Check>
+void forShared(const Check& check) {
+  for (const auto& servers : kShared) {
+    for (const size_t window : {size_t{0}, size_t{3}, ScheduleExecutor::kUnbounded}) {
+      for (const size_t element_bytes : {size_t{8}, kLong}) {
+        check(on(servers), window, element_bytes);
+      }
+    }
+  }
+}
+
+// Bytes from a server to another go from leader to leader, and each crosses the circuits once.
+void expectLeadersOnCircuits(const BlockProgram& program, const GroupLayout& layout,
+                             const ScheduleKey& key) {
+  for (int rank = 0; rank < layout.size(); ++rank) {
+    for (const Schedule& schedule : circuitCollectiveSchedules(program, layout, rank, key)) {
+      for (const Lane& lane : schedule.lanes) {
+        for (const Send& send : lane.sends) {
+          const bool inside = layout.placeOf(send.peer) == layout.placeOf(rank);
+          EXPECT_EQ(lane.part == kInsideServer, inside);
+          if (inside) continue;
+          EXPECT_EQ(layout.leaderOf(rank), rank);
+          EXPECT_EQ(layout.leaderOf(send.peer), send.peer);
+        }
+      }
+    }
+  }
+}
+
+TEST(CircuitCollectives, AnAllReduceAddsEverythingOfServersWithSeveralMembers) {
+  TestRandom random(35);
+  forShared([&](const GroupLayout& layout, size_t window, size_t element_bytes) {
+    for (const int parts : {1, 2}) {
+      const ScheduleKey key{
+          .collective = Collective::kAllReduce, .counts = {61}, .element_bytes = element_bytes};
+      const auto before = inputsOf(layout.size(), 61, random);
+      const BlockProgram program = allReduce(3, kThree, parts);
+      for (const auto& member : runProgram(program, layout, key, before, window, random)) {
+        EXPECT_EQ(member.input, sumOf(before));
+      }
+      expectLeadersOnCircuits(program, layout, key);
+    }
+  });
+}
+
+TEST(CircuitCollectives, AReduceScatterGivesEachMemberOfAServerItsSum) {
+  TestRandom random(36);
+  forShared([&](const GroupLayout& layout, size_t window, size_t element_bytes) {
+    const int size = layout.size();
+    const std::vector<size_t> counts = randomCounts(size, 20, random);
+    const ScheduleKey key{
+        .collective = Collective::kReduceScatter, .counts = counts, .element_bytes = element_bytes};
+    auto before = inputsOf(size, total(counts), random);
+    for (int rank = 0; rank < size; ++rank) before[rank].output.resize(counts[rank]);
+    const auto after = runProgram(reduceScatter(3, kThree), layout, key, before, window, random);
+    const Values sum = sumOf(before);
+    for (int rank = 0; rank < size; ++rank) {
+      EXPECT_EQ(after[rank].input, before[rank].input);
+      const auto first = sum.begin() + static_cast<std::ptrdiff_t>(startOf(counts, rank));
+      EXPECT_EQ(after[rank].output,
+                Values(first, first + static_cast<std::ptrdiff_t>(counts[rank])));
+    }
+  });
+}
+
+TEST(CircuitCollectives, AnAllGatherBringsTheBlocksOfAllMembersOfAllServers) {
+  TestRandom random(37);
+  forShared([&](const GroupLayout& layout, size_t window, size_t element_bytes) {
+    const int size = layout.size();
+    const std::vector<size_t> counts = randomCounts(size, 20, random);
+    const ScheduleKey key{
+        .collective = Collective::kAllGather, .counts = counts, .element_bytes = element_bytes};
+    const Values all = randomValues(total(counts), random);
+    std::vector<MemberBuffers> before(size);
+    for (int rank = 0; rank < size; ++rank) {
+      before[rank].output.resize(all.size());
+      const auto first = static_cast<std::ptrdiff_t>(startOf(counts, rank));
+      std::copy_n(all.begin() + first, counts[rank], before[rank].output.begin() + first);
+    }
+    const auto after = runProgram(gatherProgram(3, kThree), layout, key, before, window, random);
+    for (int rank = 0; rank < size; ++rank) {
+      EXPECT_EQ(after[rank].output, all);
+      for (int other = 0; other < size; ++other) {
+        expectWrites(after[rank].output_writes, startOf(counts, other), counts[other],
+                     other == rank ? 0 : 1);
+      }
+    }
+  });
+}
+
+TEST(CircuitCollectives, ABroadcastMayComeFromAnyMemberOfAServer) {
+  TestRandom random(38);
+  forShared([&](const GroupLayout& layout, size_t window, size_t element_bytes) {
+    for (int root = 0; root < layout.size(); ++root) {
+      const ScheduleKey key{.collective = Collective::kBroadcast,
+                            .counts = {23},
+                            .element_bytes = element_bytes,
+                            .root = root};
+      const auto before = inputsOf(layout.size(), 23, random);
+      const auto after = runProgram(chainProgram(3, 2), layout, key, before, window, random);
+      for (const MemberBuffers& member : after) EXPECT_EQ(member.input, before[root].input);
+    }
+  });
+}
+
 std::string refusalOf(const BlockProgram& program, const ScheduleKey& key, int size) {
   try {
-    for (int rank = 0; rank < size; ++rank) circuitCollectiveSchedules(program, rank, key, size);
+    const GroupLayout layout = alone(size);
+    for (int rank = 0; rank < size; ++rank) circuitCollectiveSchedules(program, layout, rank, key);
   } catch (const std::invalid_argument& error) {
     return error.what();
   }

@@ -38,11 +38,14 @@ class MovingBench:
         stack: contextlib.ExitStack,
         servers: int,
         gbps: float | None,
-        choose: Callable[[NDArray[np.int64]], Choice] | None,
+        choose: Callable[[NDArray[np.int64], tuple[int, ...]], Choice] | None,
         choose_collective: CollectiveChoices | None = None,
         open_switch: Callable[[NetnsFabric], CircuitSwitch] | None = None,
+        per_server: int = 1,
+        ahead: bool = False,
     ) -> None:
         self.servers = servers
+        self.ranks = servers * per_server
         self.plan = make_plan(servers, 2)
         options = NetnsOptions(
             gbps=gbps, relay="kernel", switch_delay_s=0.005, timeout_s=limit_s(0.5)
@@ -59,14 +62,20 @@ class MovingBench:
             self.mover.restore()
         self.ended: list[Any] = []  # MovedExchange, and MovedCollective with `choose_collective`
         self.service = stack.enter_context(
-            CircuitService(servers, self.mover, choose, self.ended.append, choose_collective)
+            CircuitService(
+                self.ranks, self.mover, choose, self.ended.append, choose_collective, ahead=ahead
+            )
         )
 
     def run(self, function: Any) -> list[Outcome]:
+        """Consecutive ranks are on one server."""
+        per_server = self.ranks // self.servers
         return run_bare_ranks(
-            self.servers,
+            self.ranks,
             function,
-            namespaces=[self.fabric.layout.namespace(server) for server in range(self.servers)],
+            namespaces=[
+                self.fabric.layout.namespace(rank // per_server) for rank in range(self.ranks)
+            ],
             store_address=self.fabric.management_address,
             GLOO_SOCKET_IFNAME="management",  # host names lead nowhere in a namespace
             TOPOOPT_PLAN=str(self.folder / "plan.json"),

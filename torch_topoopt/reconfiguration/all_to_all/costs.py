@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,18 @@ class CircuitCosts:
         """Seconds of one slot with chunks of at most so many bytes."""
         return self.latency_s + chunk_bytes * self.byte_s
 
+    def moving_s(self, present: Iterable[bool]) -> float:
+        """Seconds of all moves of a job that begins and ends with the plan's circuits."""
+        return count_moves(present) * self.reconfiguration_s
+
     def seconds(self, slots: int, reconfigurations: int, chunk_bytes: float) -> float:
         """Seconds of slots in which every link may carry `chunk_bytes`."""
         return reconfigurations * self.reconfiguration_s + slots * self.slot_s(chunk_bytes)
+
+
+def count_moves(present: Iterable[bool]) -> int:
+    """Moves from the plan's circuits through some topologies and back to the plan's circuits.
+
+    `present` says of each topology whether the plan has its circuits.
+    """
+    return sum(not (before and after) for before, after in pairwise([True, *present, True]))

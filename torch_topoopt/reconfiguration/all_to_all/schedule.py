@@ -73,6 +73,22 @@ class AllToAllSchedule:
             return self.counts
         return np.ones((self.servers,) * 2, dtype=np.int32) - np.eye(self.servers, dtype=np.int32)
 
+    def relabelled(self, unit: int) -> AllToAllSchedule:
+        """The same schedule with server `unit` x in the place of server x, modulo n; `unit` and n
+        have no common divisor."""
+        servers = self.servers
+        place = np.arange(servers) * unit % servers  # of each server
+        links = np.empty_like(self.links)
+        links[:, place] = self.links * unit % servers
+        sends = self.sends.copy()
+        for column in (SENDER, SOURCE, TARGET):
+            sends[:, column] = sends[:, column] * unit % servers
+        counts = None
+        if self.counts is not None:
+            counts = np.empty_like(self.counts)
+            counts[np.ix_(place, place)] = self.counts
+        return AllToAllSchedule(links, self.rounds, sends, self.translated, counts)
+
     def whole(self) -> AllToAllSchedule:
         """The same schedule with the sends of every server listed."""
         if not self.translated:

@@ -210,14 +210,31 @@ def plan_seconds(plan: PortPlan, costs: CircuitCosts, total_bytes: float) -> flo
     return _PlanRun(plan, costs, total_bytes).run()
 
 
-def together_seconds(plan: PortPlan, costs: CircuitCosts, total_bytes: float) -> tuple[float, int]:
-    """The time of a plan whose circuits move together, and its number of topologies.
+def together_seconds(
+    plan: PortPlan, costs: CircuitCosts, total_bytes: float
+) -> tuple[float, tuple[tuple[int, ...], ...]]:
+    """The time of a plan whose circuits move together, and the strides of its topologies.
 
     Raises MovesTogetherError.
     """
     run = _TogetherRun(plan, costs, total_bytes)
     seconds = run.run()
-    return seconds, len({move.begin_s for move in run.moves})
+    return seconds, topology_strides(run.moves, plan.degree)
+
+
+def topology_strides(moves: Sequence[PortMove], degree: int) -> tuple[tuple[int, ...], ...]:
+    """The stride of each port on each topology of circuits that move together; 0: it is dark."""
+    found = []
+    current = [0] * degree
+    for begin_s in sorted({move.begin_s for move in moves}):
+        moved = {move.port: move.stride for move in moves if move.begin_s == begin_s}
+        for port, stride in enumerate(current):
+            if stride in moved.values():
+                current[port] = 0
+        for port, stride in moved.items():
+            current[port] = stride
+        found.append(tuple(current))
+    return tuple(found)
 
 
 def timeline(

@@ -5,6 +5,10 @@ block from a server to the next, in the order of the sends. Candidates are those
 circuits of different strides at each server: two to the same server would share one connection.
 `whole` is not among them: servers would add in different orders, and sums of floating-point numbers
 would differ between servers.
+
+Topologies whose circuits are in the plan need no move. So members may exchange roles: member u x
+takes that of member x, with a u that has no common divisor with their number. This multiplies all
+strides by u.
 """
 
 from __future__ import annotations
@@ -15,14 +19,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from torch_topoopt.reconfiguration.all_to_all.costs import count_moves
 from torch_topoopt.reconfiguration.all_to_all.schedule import circulant_links
 from torch_topoopt.reconfiguration.collectives.planner import candidate_plans, check
 from torch_topoopt.reconfiguration.collectives.port_timeline import (
     MovesTogetherError,
     timeline,
     together_seconds,
+    topology_strides,
 )
 from torch_topoopt.reconfiguration.collectives.replay import replay
+from torch_topoopt.reconfiguration.plan_circuits import units
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,31 +52,38 @@ _DOUBLES = "double"  # kind of a phase of `whole`
 class SteppedCollective:
     """The plan of a collective whose circuits move together, and its timeline for one size.
 
-    Its hops fit any size.
+    Its hops fit any size. Member `unit` x takes the role of member x. `present` are the strides of
+    the plan's own circuits.
     """
 
     plan: PortPlan
     timeline: PortTimeline
+    unit: int = 1
+    present: frozenset[int] = frozenset()
 
     def running_s(self, total_bytes: float, costs: CircuitCosts) -> float:
         """The predicted seconds for so many bytes, with the move back to the plan's circuits."""
-        return together_seconds(self.plan, costs, total_bytes)[0] + costs.reconfiguration_s
+        seconds, strides = together_seconds(self.plan, costs, total_bytes)
+        return seconds + (self.moves - len(strides)) * costs.reconfiguration_s
+
+    @property
+    def moves(self) -> int:
+        """With the one back to the plan's circuits."""
+        return count_moves(self.of_the_plan)
+
+    @cached_property
+    def of_the_plan(self) -> tuple[bool, ...]:
+        """Of each topology, whether the plan has all of its circuits."""
+        return tuple(_lit(strides) <= self.present for strides in self.strides)
 
     @cached_property
     def strides(self) -> tuple[tuple[int, ...], ...]:
         """Of each topology, for each port; 0: the port is dark."""
-        found = []
-        current = [0] * self.timeline.degree
-        for begin_s in self._begins_s:
-            moves = [move for move in self.timeline.moves if move.begin_s == begin_s]
-            moved = {move.port: move.stride for move in moves}
-            for port, stride in enumerate(current):
-                if stride in moved.values():
-                    current[port] = 0
-            for port, stride in moved.items():
-                current[port] = stride
-            found.append(tuple(current))
-        return tuple(found)
+        return _relabelled(self._role_strides, self.unit, self.timeline.servers)
+
+    @cached_property
+    def _role_strides(self) -> tuple[tuple[int, ...], ...]:
+        return topology_strides(self.timeline.moves, self.timeline.degree)
 
     @property
     def links(self) -> NDArray[np.int32]:
@@ -94,14 +108,20 @@ class SteppedCollective:
         found: list[list[BlockHop]] = [[] for _ in self._begins_s]
         for send in sorted(self.timeline.sends, key=lambda send: send.begin_s):
             number = int(np.searchsorted(self._begins_s, send.begin_s, side="right")) - 1
-            for hop in self._hops_of(send, self.strides[number][send.port]):
+            for hop in self._hops_of(send, self._role_strides[number][send.port]):
                 _, receiver, block, part, _ = hop
                 if self.timeline.collective == "broadcast":
                     if receiver == 0 or (receiver, block, part) in held:
                         continue
                     held.add((receiver, block, part))
-                found[number].append(hop)
+                found[number].append(self._by_members(hop))
         return found
+
+    def _by_members(self, hop: BlockHop) -> BlockHop:
+        """The hop of roles as that of the members; each member's own block keeps its member."""
+        sender, receiver, block, part, adds = hop
+        by, n = self.unit, self.timeline.servers
+        return sender * by % n, receiver * by % n, block * by % self.timeline.blocks, part, adds
 
     def _hops_of(self, send: PortSend, stride: int) -> Iterator[BlockHop]:
         n, blocks, part = self.timeline.servers, self.timeline.blocks, send.part
@@ -116,27 +136,61 @@ class SteppedCollective:
 
 
 def stepped_collectives(
-    collective: str, servers: int, degree: int, costs: CircuitCosts, total_bytes: float
+    collective: str,
+    servers: int,
+    degree: int,
+    costs: CircuitCosts,
+    total_bytes: float,
+    present: frozenset[int] = frozenset(),
 ) -> list[SteppedCollective]:
     """The fastest for each number of topologies, in ascending order; each is replayed.
 
-    Raises ValueError as `planner.check`.
+    `present` are the strides of the plan's own circuits. A schedule that needs no others is there
+    only if there is no other for any number of topologies: the collectives of the plan's circuits
+    have better ones. Raises ValueError as `planner.check`.
     """
     check(collective, servers, degree, total_bytes)
-    best: dict[int, tuple[float, PortPlan]] = {}
+    best: dict[int, tuple[float, PortPlan, int]] = {}
+    unmoved: dict[int, tuple[float, PortPlan, int]] = {}
     for ports in range(1, min(degree, servers - 1) + 1):
         for plan in candidate_plans(collective, servers, ports, costs, total_bytes):
             if any(phase.kind == _DOUBLES for route in plan.routes for phase in route.phases):
                 continue
             try:
-                seconds, topologies = together_seconds(plan, costs, total_bytes)
+                seconds, strides = together_seconds(plan, costs, total_bytes)
             except MovesTogetherError:
                 continue
-            if topologies not in best or seconds < best[topologies][0]:
-                best[topologies] = (seconds, plan)
+            moves, unit = _fewest_moves(strides, servers, present)
+            seconds += (moves - len(strides)) * costs.reconfiguration_s
+            kept = best if moves else unmoved
+            if len(strides) not in kept or seconds < kept[len(strides)][0]:
+                kept[len(strides)] = (seconds, plan, unit)
     found = []
-    for _, (_, plan) in sorted(best.items()):
+    for _, (_, plan, unit) in sorted((best or unmoved).items()):
         made = timeline(plan, costs, total_bytes, together=True)
         replay(made, costs)
-        found.append(SteppedCollective(plan, made))
+        found.append(SteppedCollective(plan, made, unit, present))
     return found
+
+
+def _fewest_moves(
+    strides: tuple[tuple[int, ...], ...], servers: int, present: frozenset[int]
+) -> tuple[int, int]:
+    """With the one back, and the smallest unit for which it holds."""
+    return min(
+        (
+            count_moves(_lit(ports) <= present for ports in _relabelled(strides, unit, servers)),
+            unit,
+        )
+        for unit in (units(servers) if present else (1,))
+    )
+
+
+def _relabelled(
+    strides: tuple[tuple[int, ...], ...], unit: int, servers: int
+) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(unit * stride % servers for stride in ports) for ports in strides)
+
+
+def _lit(strides: tuple[int, ...]) -> frozenset[int]:
+    return frozenset(stride for stride in strides if stride)
