@@ -1,8 +1,8 @@
-"""torch's elastic agent for one attempt of a job: a failure ends it; restarts.py starts the next.
+"""torch's elastic agent for one attempt of a job, which ends with a failure or to grow.
 
 torch restarts ranks on the same nodes with the same environment. A job here may continue with fewer
-servers, on another plan and other links. So restarts.py has the loop over attempts, and the agent
-only sets torchrun's variables for this one.
+or more servers, on another plan and other links. So in_progress.py has the loop over attempts, and
+the agent only sets torchrun's variables for this one.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ _DUMP_S = 3.0  # for the others, after a request to dump
 
 @dataclass
 class Attempt:
-    """Start number `number` (0: the first) of the ranks, of at most `most` + 1.
+    """A start of the ranks after `number` restarts, of at most `most`.
 
     `stopped` are the ranks found stopped (SIGSTOP) when others failed, `ended_well` those with exit
     code 0 by then; `others` is the number of ranks that ended because of the failed ones. On
     several hosts `hosts` is the rendezvous of the agents, and ends the attempt on all of them.
-    Ranks leave their dumps in `job`.
+    Ranks leave their dumps in `job`. `grows` is called while all ranks are well: whether they are
+    stopped now for an attempt on more servers. `interrupted_s` is the monotonic time when this
+    host's ranks were ended while they were well, if so.
     """
 
     number: int
@@ -46,10 +48,12 @@ class Attempt:
     stopped: list[int] = field(default_factory=list)
     others: int = 0
     ended_well: list[int] = field(default_factory=list)
+    grows: Callable[[], bool] = bool
+    interrupted_s: float | None = None
 
 
-class EndedElsewhere(Exception):  # noqa: N818 - the error is another host's
-    """Ranks of another host have failed, which ended those of this one."""
+class AttemptInterrupted(Exception):  # noqa: N818 - no error of this host
+    """Ranks of another host have failed, or the job grows: this host's ranks were ended."""
 
 
 @contextlib.contextmanager
@@ -79,13 +83,18 @@ def attempting(attempt: Attempt) -> Iterator[None]:
                 attempt.ended_well = [rank for rank in here if rank not in result.failures]
             if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
                 self._remaining_restarts = 0  # the agent ends with this attempt
+            if result.state == WorkerState.HEALTHY and attempt.grows():
+                attempt.interrupted_s = time.monotonic()
+                raise AttemptInterrupted
             return result
 
         def _restart_workers(self, worker_group: Any) -> None:
             if attempt.hosts is not None:
                 attempt.hosts.notice(failed=False)
-                _await_dumps(attempt, worker_group.workers)
-                raise EndedElsewhere
+                if attempt.hosts.has_failed():
+                    _await_dumps(attempt, worker_group.workers)
+                attempt.interrupted_s = time.monotonic()
+                raise AttemptInterrupted
             super()._restart_workers(worker_group)
 
         def _exit_barrier(self) -> None:

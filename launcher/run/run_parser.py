@@ -14,6 +14,7 @@ from torch_topoopt.launcher.run import (
     alltoall,
     cluster_options,
     controller_options,
+    elastic_options,
     fabrics,
     link_options,
     nccl_ranks,
@@ -118,6 +119,7 @@ def _add_options(group: argparse._ActionsContainer) -> None:
         help="plan for emulated servers without first measuring a few steps of the script",
     )
     cluster_options.add_options(group)
+    elastic_options.add_options(group)
     shared_options.add(group, "plan")
     add_run_dir(group)
     fabrics.add_options(group)

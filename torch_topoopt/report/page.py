@@ -27,6 +27,7 @@ def render_page(run: Run, analysis: Analysis) -> str:
         [
             sections.stages_section(run),
             sections.restarts_section(run),
+            sections.growths_section(run),
             sections.training_section(run),
             *work_section.sections(run),
             sections.reproduce_section(run),

@@ -263,6 +263,25 @@ def restarts_section(run: Run) -> Markup:
     return section("restarts", "Restarts", text, table("Restarts of the job", columns, rows))
 
 
+def growths_section(run: Run) -> Markup:
+    if not run.metrics or not run.metrics.growths:
+        return Markup("")
+    rows = [
+        (
+            seconds(growth.time_s),
+            ", ".join(map(str, growth.came_servers)),
+            str(growth.servers),
+            growth.plan_digest,
+            seconds(growth.stopped_s),
+            growth.error or "taken in",
+        )
+        for growth in run.metrics.growths
+    ]
+    columns = ("after", "servers that came", "servers then", "plan", "ranks stopped for", "result")
+    text = paragraph("Servers that came have their numbers among all servers of --nnodes MIN:MAX.")
+    return section("growths", "Growth", text, table("Servers that came", columns, rows))
+
+
 def _how_failed(failed: FailedRank) -> str:
     how = f"exit code {failed.exit_code}"
     if failed.exit_code < 0:
