@@ -312,10 +312,12 @@ class ClusterSite:
         whole, count = self.whole, len(self.whole.file.servers)
         missing = [s for s in range(1, count) if s not in came]
         apart = [whole.file.servers[s].name for s in came if s not in members]
-        parts = [
-            f"{self._meeting.late('here', missing)}: run `topoopt run --cluster {whole.path} ...` "
-            "there too"
-        ]
+        parts = []
+        if missing:
+            parts.append(
+                f"{self._meeting.late('here', missing)}: run `topoopt run --cluster {whole.path} "
+                "...` there too"
+            )
         if apart:
             parts.append(f"no cable or switch joins {', '.join(apart)} with {whole.name}")
         parts.append(f"--nnodes asks for {whole.least} servers at least, of which {len(members)}")

@@ -13,7 +13,7 @@ import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.supervision.statuses import read_status
@@ -74,7 +74,7 @@ def attempting(attempt: Attempt) -> Iterator[None]:
         def _monitor_workers(self, worker_group: Any) -> Any:
             if any(_has_failed(worker.id) for worker in worker_group.workers):
                 if attempt.hosts is not None:
-                    attempt.hosts.notice(failed=True)
+                    _notice_failure(attempt, attempt.hosts)
                 attempt.stopped += _kill_stopped(worker_group.workers)
                 _await_dumps(attempt, worker_group.workers)
             result = super()._monitor_workers(worker_group)
@@ -84,8 +84,7 @@ def attempting(attempt: Attempt) -> Iterator[None]:
             if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
                 self._remaining_restarts = 0  # the agent ends with this attempt
             if result.state == WorkerState.HEALTHY and attempt.grows():
-                attempt.interrupted_s = time.monotonic()
-                raise AttemptInterrupted
+                _interrupt(attempt)
             return result
 
         def _restart_workers(self, worker_group: Any) -> None:
@@ -93,8 +92,7 @@ def attempting(attempt: Attempt) -> Iterator[None]:
                 attempt.hosts.notice(failed=False)
                 if attempt.hosts.has_failed():
                     _await_dumps(attempt, worker_group.workers)
-                attempt.interrupted_s = time.monotonic()
-                raise AttemptInterrupted
+                _interrupt(attempt)
             super()._restart_workers(worker_group)
 
         def _exit_barrier(self) -> None:
@@ -107,6 +105,19 @@ def attempting(attempt: Attempt) -> Iterator[None]:
         yield
     finally:
         api.LocalElasticAgent = before
+
+
+def _interrupt(attempt: Attempt) -> NoReturn:
+    attempt.interrupted_s = time.monotonic()
+    raise AttemptInterrupted
+
+
+def _notice_failure(attempt: Attempt, hosts: HostsAttempt) -> None:
+    """A failed rank ends the attempt on all hosts. If the job grows, it misses a stopped rank."""
+    grows = hosts.grown() is not None
+    hosts.notice(failed=not grows)
+    if grows:
+        _interrupt(attempt)
 
 
 def _kill_stopped(workers: list[Any]) -> list[int]:

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from torch_topoopt.processes.fork_server import ForkServer
     from torch_topoopt.profile.script import CommunicationTrace
 
+_GROWTH = "growth"  # in a run folder: documents of a plan for more servers
 ERRORS = "logs/errors"  # in a run folder: the tracebacks of all ranks
 
 
@@ -190,7 +191,8 @@ class RunInProgress:
         try:
             return self._attempts()
         finally:
-            shutil.rmtree(JobFolder(self.folder.path).arrivals, ignore_errors=True)
+            for left_over in (JobFolder(self.folder.path).arrivals, self.folder / _GROWTH):
+                shutil.rmtree(left_over, ignore_errors=True)
 
     def _attempts(self) -> tuple[Plan, list[RankFailure]]:
         plan = self.plan()
@@ -276,7 +278,7 @@ class RunInProgress:
                 raise FabricError("no cable or switch joins them with the servers of the job")
             choice = self.site.choice_of(members, self.rates)
             options = restarts.options_at(self.options, choice)
-        folder = self.folder / "growth"
+        folder = self.folder / _GROWTH
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         still = functools.partial(self.stage, live=False)

@@ -41,6 +41,7 @@ _EXAMPLES = """\
   topoopt run --servers 4 --degree 2 --take-over gloo -m package.train
   topoopt run --plan plan.json --max-restarts 1 --tee 3 train.py
   topoopt run --nnodes 2:4 --max-restarts 3 train.py   # 4 emulated servers, 2 would do
+  topoopt run --cluster lab.yaml --nnodes 4:6 train.py   # starts with 4 hosts or more
   sudo .venv/bin/topoopt run --fabric netns --servers 12 --degree 4 --bandwidth 25Mbps train.py
   topoopt run --cluster lab.yaml --nnodes 4 --node-rank 2 train.py   # on each of the four hosts
   topoopt run --cluster lab.yaml --nccl train.py   # the same, with stock NCCL"""
