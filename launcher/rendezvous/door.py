@@ -128,7 +128,7 @@ class Door:
         self._store.set(key, sign(self._secret, key, json.dumps(value)))
 
     def _seen(self, key: str) -> Any:
-        """As `_get`, on server 0: values signed with another secret are not of hosts of this job."""
+        """As `_get`, on server 0: values with another secret are not of hosts of this job."""
         try:
             return self._get(key)
         except FabricError:
