@@ -242,7 +242,12 @@ def stages_section(run: Run) -> Markup:
     return section("stages", "Stages", body)
 
 
-def restarts_section(run: Run) -> Markup:
+def resized_sections(run: Run) -> Markup:
+    """Restarts and growth, of a run that had them."""
+    return _restarts_section(run) + _growths_section(run)
+
+
+def _restarts_section(run: Run) -> Markup:
     if not run.metrics or not run.metrics.restarts:
         return Markup("")
     rows = [
@@ -263,7 +268,7 @@ def restarts_section(run: Run) -> Markup:
     return section("restarts", "Restarts", text, table("Restarts of the job", columns, rows))
 
 
-def growths_section(run: Run) -> Markup:
+def _growths_section(run: Run) -> Markup:
     if not run.metrics or not run.metrics.growths:
         return Markup("")
     rows = [
