@@ -27,6 +27,7 @@ class Verb(NamedTuple):
 VERB_GROUPS = {
     "train": {
         "run": Verb("profile, plan, wire and train: a drop-in for torchrun", "launcher.run.run"),
+        "join": Verb("one more emulated server comes to a running job", "launcher.run.join"),
         "demo": Verb(
             "an example trained on four emulated servers: a first look", "launcher.run.demo"
         ),

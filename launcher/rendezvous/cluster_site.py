@@ -3,6 +3,8 @@
 Server 0 holds torch's TCPStore, which its ranks use afterwards, too. It also profiles and plans for
 all hosts, because hosts with other processors or libraries may find other plans, and all need the
 same one. A failure on one host ends the run on all of them, with the same message.
+
+With `--nnodes MIN:MAX` the job starts with some of the hosts, and others come later (door.py).
 """
 
 from __future__ import annotations
@@ -27,13 +29,14 @@ from torch_topoopt.links.meeting import broadcast, failure_broadcast, receive
 from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from torch_topoopt.discovery.cable_rates import CableRate
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.cluster_file.entries import ServerEntry
     from torch_topoopt.fabric.driver import FabricDriver
+    from torch_topoopt.launcher.rendezvous.door import Door
     from torch_topoopt.launcher.rendezvous.hosts_attempt import HostsAttempt
 
 _RETRY_S = 0.2  # until server 0 listens
@@ -47,7 +50,10 @@ _PLAN_S = 3600.0  # profiling a big model, or planning a big cluster, takes a wh
 
 @dataclass(frozen=True)
 class ClusterChoice:
-    """The cluster, the number of this host's server, and the address of server 0's store."""
+    """The cluster, the number of this host's server, and the address of server 0's store.
+
+    The job starts with `least` servers or more (None: all), `last_call_s` after these have come.
+    """
 
     file: ClusterFile
     path: str
@@ -55,6 +61,13 @@ class ClusterChoice:
     master_address: str
     master_port: int
     meet_timeout_s: float
+    least: int | None = None
+    last_call_s: float = 30.0
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether the job may start without some of the servers, and take them in later."""
+        return self.least is not None and self.least < len(self.file.servers)
 
     @property
     def name(self) -> str:
@@ -88,14 +101,19 @@ def _is_here(server: ServerEntry) -> bool:
 
 
 class ClusterSite:
-    """This host among the hosts of its cluster, which are all present once `join` has returned.
+    """This host among the hosts of its job, which are all present once `join` has returned.
 
-    As a context it ends with a shutdown handshake: server 0 stays until the others no longer need
-    its store.
+    `choice` has the servers of the job, `members` are their numbers in the whole cluster file.
+    `earlier_restarts` is the number of restarts before this host was taken in. As a context it ends
+    with a shutdown handshake: server 0 stays until the others no longer need its store.
     """
 
     def __init__(self, choice: ClusterChoice, store: Any) -> None:
         self.choice = choice
+        self.whole = choice
+        self.members = tuple(range(len(choice.file.servers)))
+        self.earlier_restarts = 0
+        self.door: Door | None = None
         self._store = store
         self._attempt = 0
         self._meeting = _LauncherMeeting(choice, store)
@@ -108,15 +126,24 @@ class ClusterSite:
         if kind is not None and not issubclass(kind, Exception):
             return  # Ctrl-C: at once, without waiting for others
         with contextlib.suppress(FabricError):
+            if self.door is not None and self.leads:
+                error = f"the job of {self.choice.describe(0)} has ended"
+                self.door.refuse([*self.door.waiting(self.absent)], error)
             self._meeting.publish("left", "")
             if self.leads:
                 self._meeting.collect("left", self._present, time.monotonic() + _SHUTDOWN_S)
 
     @classmethod
     def join(cls, choice: ClusterChoice) -> ClusterSite:
-        """Meets the other hosts; raises FabricError naming the missing or mismatching ones."""
+        """Meets the other hosts; raises FabricError naming the missing or mismatching ones.
+
+        If the job has begun and may grow, this host waits until it is taken in.
+        """
         deadline = time.monotonic() + choice.meet_timeout_s
         site = cls(choice, _open_store(choice, deadline))
+        if choice.may_grow:
+            site._come_in(deadline)
+            return site
         with contextlib.ExitStack() as on_failure:
             on_failure.push(site)
             site._gather_hosts(deadline)
@@ -200,18 +227,114 @@ class ClusterSite:
 
     def go_on(self, lost: Collection[int]) -> None:
         """Another attempt, without the servers `lost`; the others are renumbered."""
-        from torch.distributed import PrefixStore
-
         file, server = self.choice.file, self.choice.server
-        self._attempt += 1
-        self.choice = replace(
+        self.members = tuple(m for number, m in enumerate(self.members) if number not in lost)
+        choice = replace(
             self.choice,
             file=file.without({file.servers[other].name for other in lost}),
             server=server - sum(other < server for other in lost),
         )
-        store = PrefixStore(f"restart/{self._attempt}", self._store)
-        self._meeting = _LauncherMeeting(self.choice, store)
-        self._present = [*range(len(self.choice.file.servers))]
+        self._meet(self._attempt + 1, choice)
+
+    def regroup(self, members: Sequence[int], restarts: int) -> None:
+        """Another attempt, after `restarts` restarts, on these servers of the whole cluster file.
+
+        All of them call it; server 0 takes the new ones in. The rates of cables are forgotten.
+        """
+        attempt = self._attempt + 1
+        if self.door is not None and self.leads:
+            came = [server for server in members if server not in self.members]
+            self.door.take_in(came, [attempt, list(members), restarts])
+        self._enter(attempt, members)
+
+    @property
+    def absent(self) -> list[int]:
+        """The servers of the whole cluster file that are not in the job."""
+        return [s for s in range(len(self.whole.file.servers)) if s not in self.members]
+
+    def choice_of(self, members: Sequence[int], rates: Sequence[CableRate] = ()) -> ClusterChoice:
+        """This host among these servers of the whole cluster file, with known rates of cables."""
+        from torch_topoopt.discovery.cable_rates import with_rates
+
+        file = with_rates(self.whole.file, rates)
+        if len(members) < len(file.servers):
+            file = file.of_servers([file.servers[server].name for server in members])
+        return replace(self.whole, file=file, server=members.index(self.whole.server))
+
+    def facts(self) -> dict[str, str]:
+        """The values that have to be equal on all hosts."""
+        digest = hashlib.sha256(self.whole.file.to_yaml().encode()).hexdigest()[:16]
+        return {"version": torch_topoopt.__version__, "cluster": digest}
+
+    def _come_in(self, deadline: float) -> None:
+        """Server 0 waits for enough hosts; the others wait until they are taken in."""
+        from torch_topoopt.launcher.rendezvous.door import Door
+
+        self.door = Door(self._store, self._meeting.gone)
+        attempt = 0
+        if self.leads:
+            members = self._await_enough(self.door, deadline)
+            self.door.take_in(members[1:], [attempt, members, self.earlier_restarts])
+        else:
+            server = self.whole.server
+            number = self.door.come(server, self.facts())
+            answer = self.door.await_answer(server, number, deadline + _LATE_S)
+            attempt, members, self.earlier_restarts = answer
+        self._enter(attempt, members)
+
+    def _await_enough(self, door: Door, deadline: float) -> list[int]:
+        """The servers to start with: those that are joined with server 0. Raises FabricError."""
+        from torch_topoopt.fabric.cluster.static_plan import connected_part
+
+        whole, last_call = self.whole, deadline
+        others = range(1, len(whole.file.servers))
+        while True:
+            came = door.waiting(others)
+            for server, facts in came.items():
+                if problem := difference(self.facts(), facts):
+                    error = f"{whole.describe(server)} {problem}"
+                    door.refuse([*came], error)
+                    raise FabricError(error)
+            members, now = connected_part(whole.file, [0, *came]), time.monotonic()
+            enough = whole.least is not None and len(members) >= whole.least
+            last_call = min(last_call, now + whole.last_call_s) if enough else deadline
+            if len(members) == len(whole.file.servers) or now >= last_call:
+                there = door.still_waiting(members[1:]) if enough else []
+                if enough and len(there) == len(members) - 1:
+                    return members
+                if not enough:
+                    error = self._too_few(came, members)
+                    door.refuse([*came], error)
+                    raise FabricError(error)
+            time.sleep(_LOOK_S)
+
+    def _too_few(self, came: Collection[int], members: Sequence[int]) -> str:
+        whole, count = self.whole, len(self.whole.file.servers)
+        missing = [s for s in range(1, count) if s not in came]
+        apart = [whole.file.servers[s].name for s in came if s not in members]
+        parts = []
+        if missing:
+            parts.append(
+                f"{self._meeting.late('here', missing)}: run `topoopt run --cluster {whole.path} "
+                "...` there too"
+            )
+        if apart:
+            parts.append(f"no cable or switch joins {', '.join(apart)} with {whole.name}")
+        parts.append(f"--nnodes asks for {whole.least} servers at least, of which {len(members)}")
+        return "; ".join(parts) + " are there"
+
+    def _enter(self, attempt: int, members: Sequence[int]) -> None:
+        self.members = tuple(members)
+        self._meet(attempt, self.choice_of(members))
+
+    def _meet(self, attempt: int, choice: ClusterChoice) -> None:
+        """The hosts of an attempt meet under topics of their own."""
+        from torch.distributed import PrefixStore
+
+        self._attempt, self.choice = attempt, choice
+        store = PrefixStore(f"restart/{attempt}", self._store)
+        self._meeting = _LauncherMeeting(choice, store)
+        self._present = [*range(len(choice.file.servers))]
 
     def gather(self, topic: str, value: Any, *, failed: bool) -> list[Any]:
         """The values of all hosts, on server 0; the one of this host, on the others.
@@ -234,8 +357,7 @@ class ClusterSite:
 
     def _gather_hosts(self, deadline: float) -> None:
         """Server 0 checks that all hosts have the same file; the others wait for the result."""
-        digest = hashlib.sha256(self.choice.file.to_yaml().encode()).hexdigest()[:16]
-        here = {"version": torch_topoopt.__version__, "cluster": digest}
+        here = self.facts()
         self._meeting.publish("here", json.dumps(here))
         if not self.leads:
             receive(self._meeting, "all here", max(deadline, time.monotonic()) + _LATE_S)
@@ -244,7 +366,7 @@ class ClusterSite:
         with failure_broadcast(self._meeting, "all here"):
             texts = self._collect_hosts(servers, deadline)
             for server in servers:
-                if problem := _difference(here, json.loads(texts[server])):
+                if problem := difference(here, json.loads(texts[server])):
                     raise FabricError(f"{self.choice.describe(server)} {problem}")
         broadcast(self._meeting, "all here", None)
 
@@ -270,13 +392,13 @@ class _LauncherMeeting:
 
         self._meeting = StoreMeeting(store, choice.server, choice.describe)
         self._broken = DistError
-        self._gone = f"the connection to {choice.describe(0)} broke; did `topoopt run` end there?"
+        self.gone = f"the connection to {choice.describe(0)} broke; did `topoopt run` end there?"
 
     def publish(self, topic: str, text: str) -> None:
         try:
             self._meeting.publish(topic, text)
         except self._broken:
-            raise FabricError(self._gone) from None
+            raise FabricError(self.gone) from None
 
     def collect(self, topic: str, ranks: Iterable[int], deadline: float) -> dict[int, str]:
         ranks = list(ranks)
@@ -288,16 +410,21 @@ class _LauncherMeeting:
                 time.sleep(_LOOK_S)
             return self._meeting.collect(topic, ranks, max(deadline, time.monotonic() + _LATE_S))
         except self._broken:
-            raise FabricError(self._gone) from None
+            raise FabricError(self.gone) from None
+
+    def late(self, topic: str, ranks: Sequence[int]) -> FabricError:
+        """The error where `ranks` have not published in time."""
+        return self._meeting.late(topic, ranks)
 
     def has_published(self, topic: str, rank: int) -> bool:
         try:
             return not self._meeting.missing(topic, [rank])
         except self._broken:
-            raise FabricError(self._gone) from None
+            raise FabricError(self.gone) from None
 
 
-def _difference(here: dict[str, str], there: dict[str, str]) -> str:
+def difference(here: dict[str, str], there: dict[str, str]) -> str:
+    """What the facts of a host say that those of server 0 do not; "" if they are equal."""
     if there["version"] != here["version"]:
         return f"has torch_topoopt {there['version']}, server 0 has {here['version']}"
     if there["cluster"] != here["cluster"]:

@@ -1,12 +1,14 @@
 """One start of the ranks on several hosts, whose launchers end and restart it together.
 
 If ranks of one host fail, the other hosts are notified through the store of server 0, and end their
-ranks, too, even those in no collective. Then server 0 collects all outcomes. A host with a silent
-launcher is lost; the others may continue without it.
+ranks, too, even those in no collective. They also do so if server 0 takes more hosts into the job.
+Then server 0 collects all outcomes. A host with a silent launcher is lost; the others may continue
+without it.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,7 +19,7 @@ from torch_topoopt.links.errors import FabricError
 from torch_topoopt.links.meeting import broadcast, receive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from torch.distributed.elastic.rendezvous import RendezvousStoreInfo
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 
 _FAILED = "failed"
+_GROWS = "grows"
 _LOOK_S = 0.2
 _APART_S = 300.0  # between the ends of two hosts' ranks, where all went well; torch's own limit
 _NOTICE_S = 10.0  # for a launcher to notice a failure, which it polls for
@@ -77,8 +80,8 @@ class HostsAttempt(RendezvousHandler):  # type: ignore[misc]
         return RendezvousInfo(store, self._server, self._hosts, self._where)
 
     def num_nodes_waiting(self) -> int:
-        """1 if ranks of another host have failed, which ends the ranks of this host."""
-        return int(self.has_failed())
+        """1 if ranks of another host have failed, or the job grows: this host's ranks end then."""
+        return int(self._is_over())
 
     def is_closed(self) -> bool:
         """Never: it ends with the launcher."""
@@ -98,8 +101,22 @@ class HostsAttempt(RendezvousHandler):  # type: ignore[misc]
 
     def has_failed(self) -> bool:
         """Whether ranks of any host have failed; raises FabricError without server 0."""
+        return self._has(_FAILED)
+
+    def grow(self, members: Sequence[int]) -> None:
+        """On server 0: ends the attempt on all hosts, for one on `members` of the whole cluster."""
+        self._store.set(_GROWS, json.dumps(list(members)))
+
+    def grown(self) -> tuple[int, ...] | None:
+        """The members of the next attempt, if server 0 ended this one for it."""
+        return tuple(json.loads(self._store.get(_GROWS))) if self._has(_GROWS) else None
+
+    def _is_over(self) -> bool:
+        return self.has_failed() or self._has(_GROWS)
+
+    def _has(self, key: str) -> bool:
         try:
-            return bool(self._store.check([_FAILED]))
+            return bool(self._store.check([key]))
         except DistError:
             raise FabricError(
                 "the connection to server 0 broke; did `topoopt run` end there?"
@@ -137,7 +154,7 @@ class HostsAttempt(RendezvousHandler):  # type: ignore[misc]
         """On server 0: the outcomes of the present hosts."""
         limit = time.monotonic() + _APART_S
         hosts = range(self._hosts)
-        while not self.has_failed() and time.monotonic() < limit:
+        while not self._is_over() and time.monotonic() < limit:
             if all(self._meeting.has_published("outcome", server) for server in hosts):
                 break
             time.sleep(_LOOK_S)

@@ -37,7 +37,7 @@ def run(options: RunOptions, argv: list[str]) -> tuple[int, outcome.RunResult]:
     # Imports torch while a plan is being made.
     server = ForkServer("torch_topoopt.runtime.before_fork") if options.forks else None
     job = RunInProgress(options, console.Terminal.of(options.torchrun), folder, metrics, server)
-    cluster = options.cluster
+    cluster = job.options.cluster
     try:
         metrics.write(
             "run",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,12 @@ def choose(
         raise InputError(f"meet-timeout: {arguments.meet_timeout:g} is not greater than 0")
     server = _server_number(arguments, file)
     address, port = _master(arguments, file)
-    choice = ClusterChoice(file, arguments.cluster, server, address, port, arguments.meet_timeout)
+    least_servers = int(least) if said and colon else None
+    choice = ClusterChoice(
+        *(file, arguments.cluster, server, address, port, arguments.meet_timeout),
+        least=least_servers,
+        last_call_s=_last_call_s(arguments),
+    )
     local = arguments.local_addr
     torchrun = {
         "nnodes": str(count),
@@ -76,7 +82,21 @@ def choose(
         "master_port": port,
         "local_addr": file.servers[server].management if local is None else local,
     }
-    return choice, int(least) if said and colon else None, torchrun
+    return choice, least_servers, torchrun
+
+
+def _last_call_s(arguments: argparse.Namespace) -> float:
+    """torchrun's time for more hosts to come once MIN are there: --rdzv-conf last_call_timeout."""
+    from torch.distributed.elastic.rendezvous.utils import _parse_rendezvous_config
+
+    try:
+        text = _parse_rendezvous_config(arguments.rdzv_conf).get("last_call_timeout", "30")
+        seconds = float(text)
+    except ValueError as error:
+        raise InputError(f"rdzv-conf: {arguments.rdzv_conf!r}: {error}") from None
+    if not 0 <= seconds < math.inf:
+        raise InputError(f"rdzv-conf: last_call_timeout={text} is not a number from 0 on")
+    return seconds
 
 
 def _refuse_others(arguments: argparse.Namespace) -> None:

@@ -1,8 +1,8 @@
-"""torch's elastic agent for one attempt of a job: a failure ends it; restarts.py starts the next.
+"""torch's elastic agent for one attempt of a job, which ends with a failure or to grow.
 
 torch restarts ranks on the same nodes with the same environment. A job here may continue with fewer
-servers, on another plan and other links. So restarts.py has the loop over attempts, and the agent
-only sets torchrun's variables for this one.
+or more servers, on another plan and other links. So in_progress.py has the loop over attempts, and
+the agent only sets torchrun's variables for this one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.supervision.statuses import read_status
@@ -31,12 +31,14 @@ _DUMP_S = 3.0  # for the others, after a request to dump
 
 @dataclass
 class Attempt:
-    """Start number `number` (0: the first) of the ranks, of at most `most` + 1.
+    """A start of the ranks after `number` restarts, of at most `most`.
 
     `stopped` are the ranks found stopped (SIGSTOP) when others failed, `ended_well` those with exit
     code 0 by then; `others` is the number of ranks that ended because of the failed ones. On
     several hosts `hosts` is the rendezvous of the agents, and ends the attempt on all of them.
-    Ranks leave their dumps in `job`.
+    Ranks leave their dumps in `job`. `grows` is called while all ranks are well: whether they are
+    stopped now for an attempt on more servers. `interrupted_s` is the monotonic time when this
+    host's ranks were ended while they were well, if so.
     """
 
     number: int
@@ -46,10 +48,12 @@ class Attempt:
     stopped: list[int] = field(default_factory=list)
     others: int = 0
     ended_well: list[int] = field(default_factory=list)
+    grows: Callable[[], bool] = bool
+    interrupted_s: float | None = None
 
 
-class EndedElsewhere(Exception):  # noqa: N818 - the error is another host's
-    """Ranks of another host have failed, which ended those of this one."""
+class AttemptInterrupted(Exception):  # noqa: N818 - no error of this host
+    """Ranks of another host have failed, or the job grows: this host's ranks were ended."""
 
 
 @contextlib.contextmanager
@@ -70,7 +74,7 @@ def attempting(attempt: Attempt) -> Iterator[None]:
         def _monitor_workers(self, worker_group: Any) -> Any:
             if any(_has_failed(worker.id) for worker in worker_group.workers):
                 if attempt.hosts is not None:
-                    attempt.hosts.notice(failed=True)
+                    _notice_failure(attempt, attempt.hosts)
                 attempt.stopped += _kill_stopped(worker_group.workers)
                 _await_dumps(attempt, worker_group.workers)
             result = super()._monitor_workers(worker_group)
@@ -79,13 +83,16 @@ def attempting(attempt: Attempt) -> Iterator[None]:
                 attempt.ended_well = [rank for rank in here if rank not in result.failures]
             if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
                 self._remaining_restarts = 0  # the agent ends with this attempt
+            if result.state == WorkerState.HEALTHY and attempt.grows():
+                _interrupt(attempt)
             return result
 
         def _restart_workers(self, worker_group: Any) -> None:
             if attempt.hosts is not None:
                 attempt.hosts.notice(failed=False)
-                _await_dumps(attempt, worker_group.workers)
-                raise EndedElsewhere
+                if attempt.hosts.has_failed():
+                    _await_dumps(attempt, worker_group.workers)
+                _interrupt(attempt)
             super()._restart_workers(worker_group)
 
         def _exit_barrier(self) -> None:
@@ -98,6 +105,19 @@ def attempting(attempt: Attempt) -> Iterator[None]:
         yield
     finally:
         api.LocalElasticAgent = before
+
+
+def _interrupt(attempt: Attempt) -> NoReturn:
+    attempt.interrupted_s = time.monotonic()
+    raise AttemptInterrupted
+
+
+def _notice_failure(attempt: Attempt, hosts: HostsAttempt) -> None:
+    """A failed rank ends the attempt on all hosts. If the job grows, it misses a stopped rank."""
+    grows = hosts.grown() is not None
+    hosts.notice(failed=not grows)
+    if grows:
+        _interrupt(attempt)
 
 
 def _kill_stopped(workers: list[Any]) -> list[int]:

@@ -1,7 +1,8 @@
-"""--nnodes MIN:MAX of `topoopt run`: jobs that may continue with fewer servers."""
+"""--nnodes MIN:MAX of `topoopt run`: jobs that may continue with fewer servers, or more."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,17 @@ if TYPE_CHECKING:
 
     from torch_topoopt.launcher.plan.planning import PlanningChoice
     from torch_topoopt.plan import Cluster, Plan
+
+
+def add_options(group: argparse._ActionsContainer) -> None:
+    group.add_argument(
+        "--grow-interval",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="with --nnodes MIN:MAX: least time for which ranks train before they are stopped to "
+        "take a server in (seconds, default: %(default)g)",
+    )
 
 
 def chooses_rendezvous(arguments: argparse.Namespace) -> bool:
@@ -33,7 +45,7 @@ def cluster_of(cluster: Cluster, servers: int) -> Cluster:
 def node_range(arguments: argparse.Namespace, plan: Plan | None) -> tuple[int, int] | None:
     """MIN and MAX of --nnodes MIN:MAX, where emulated servers are the nodes; None: no such range.
 
-    Raises InputError, also if MAX is not the number of servers.
+    --servers may be fewer than MAX, where there is no plan. Raises InputError.
     """
     given = arguments.nnodes
     if given in ("1", "1:1"):
@@ -46,9 +58,12 @@ def node_range(arguments: argparse.Namespace, plan: Plan | None) -> tuple[int, i
         )
     if not 1 <= int(least) <= int(most):
         raise InputError(f"nnodes: {given}: MIN is not in 1..{most}")
-    servers = arguments.servers if plan is None else plan.cluster.servers
-    if servers is not None and servers != int(most):
-        raise InputError(f"nnodes: {given}: MAX is not {servers}, the number of servers")
+    if plan is not None and plan.cluster.servers != int(most):
+        raise InputError(
+            f"nnodes: {given}: MAX is not {plan.cluster.servers}, the servers of {arguments.plan}"
+        )
+    if arguments.servers is not None and not int(least) <= arguments.servers <= int(most):
+        raise InputError(f"servers: {arguments.servers} is not in {least}..{most} of --nnodes")
     return int(least), int(most)
 
 
@@ -62,12 +77,16 @@ def check(
     """Raises InputError for impossible restarts, or those that exclude fewer servers."""
     if arguments.max_restarts < 0:
         raise InputError(f"max-restarts: {arguments.max_restarts} is negative")
+    if not 0 <= arguments.grow_interval < math.inf:
+        raise InputError(f"grow-interval: {arguments.grow_interval:g} is not a number from 0 on")
     if least is None:
         return
     most = cluster.servers
-    if not arguments.max_restarts and least < most:
+    starts_with_all = not arguments.cluster and arguments.servers in (None, most)
+    if least < most and starts_with_all and not arguments.max_restarts:
         raise InputError(
-            f"nnodes: {least}:{most} is for restarts; say how many, as --max-restarts 3"
+            f"nnodes: {least}:{most} is for restarts, or for servers that come later; say how "
+            f"many, as --max-restarts 3 or --servers {least}"
         )
     if chooses_rendezvous(arguments):
         raise InputError(

@@ -1,8 +1,9 @@
-"""A run from its first stage to the end of training, restarts included."""
+"""A run from its first stage to the end of training, restarts and growth included."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -26,6 +27,7 @@ from torch_topoopt.launcher.run import (
     controller_options,
     fabrics,
     failure_remarks,
+    growth,
     job_watch,
     link_bytes,
     link_options,
@@ -39,6 +41,7 @@ from torch_topoopt.launcher.run import (
 )
 from torch_topoopt.launcher.run.alltoall import AllToAlls
 from torch_topoopt.launcher.run.elastic_agent import Attempt
+from torch_topoopt.launcher.run.growth import Growth, GrowthWatch, PlannedGrowth
 from torch_topoopt.launcher.run.plan_stages import STAGES, PlanStages
 from torch_topoopt.launcher.run.ranks import RankFailure
 from torch_topoopt.links.errors import FabricError
@@ -55,10 +58,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch_topoopt.discovery.cable_rates import CableRate
-    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.driver import FabricDriver
     from torch_topoopt.launcher.console import StageProgress, Terminal
-    from torch_topoopt.launcher.rendezvous.hosts_attempt import HostsAttempt
     from torch_topoopt.launcher.run.fabrics import Hosts
     from torch_topoopt.launcher.run.folder import RunFolder
     from torch_topoopt.launcher.run.options import RunOptions
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from torch_topoopt.processes.fork_server import ForkServer
     from torch_topoopt.profile.script import CommunicationTrace
 
+_GROWTH = "growth"  # in a run folder: documents of a plan for more servers
 ERRORS = "logs/errors"  # in a run folder: the tracebacks of all ranks
 
 
@@ -91,9 +93,17 @@ class RunInProgress:
     rates: Sequence[CableRate] = ()  # of the cables of --cluster
     attempt: Attempt | None = None
     restarts: list[Restart] = field(default_factory=list)
+    growths: list[Growth] = field(default_factory=list)
+    starts: int = 0  # of ranks
     ended: bool = False
 
     def __post_init__(self) -> None:
+        self.whole = self.options  # with all servers of --nnodes MIN:MAX
+        self.members = tuple(range(self.options.first_servers))
+        if self.options.first_servers < self.options.cluster.servers:
+            few = restarts.options_for(self.whole, self.members)
+            self.options = replace(few, measure_steps=self.whole.measure_steps)
+        self._watch: GrowthWatch | None = None
         self.all_to_alls = AllToAlls(self.terminal, self.metrics, self.folder.path)
 
     @contextlib.contextmanager
@@ -116,6 +126,12 @@ class RunInProgress:
         """Whether this is the host that plans and reports, for all of them."""
         return self.site is None or self.site.leads
 
+    @property
+    def may_grow(self) -> bool:
+        """Whether servers may be taken in while the job runs."""
+        least = self.whole.least_servers
+        return least is not None and least < self.whole.cluster.servers
+
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """Inside, this host is with the others, if there are any."""
@@ -123,20 +139,26 @@ class RunInProgress:
         if choice is None:
             yield
             return
+        least = f"{choice.least} of " if choice.may_grow else ""
         self.terminal.note(
             f"this host is {choice.describe(choice.server)} of {choice.file.name}; waiting up to "
-            f"{choice.meet_timeout_s:g} s for {counted(len(choice.file.servers), 'server')}"
+            f"{choice.meet_timeout_s:g} s for {least}{counted(len(choice.file.servers), 'server')}"
         )
         with ClusterSite.join(choice) as self.site:
-            if choice.file.cables:
-                self._measure_cables(choice.file)
+            count = len(self.site.members)
+            if count < len(choice.file.servers):
+                self.metrics.write("hosts", servers=count)
+                self.terminal.note(f"the job has {counted(count, 'server')} now")
+            self._measure_cables()
             yield
 
-    def _measure_cables(self, file: ClusterFile) -> None:
+    def _measure_cables(self) -> None:
         """Checks the hosts before any planning or prediction for them."""
         assert self.site is not None
-        self.rates = self.site.measure_cables()
-        comparability.show_rates(self.terminal, self.rates, static_plan.stated_rates(file))
+        self.members, file = self.site.members, self.site.choice.file
+        if file.cables:
+            self.rates = self.site.measure_cables()
+            comparability.show_rates(self.terminal, self.rates, static_plan.stated_rates(file))
         if self.options.plan is None:
             self.options = restarts.options_at(self.options, self.site.choice)
         else:
@@ -166,11 +188,17 @@ class RunInProgress:
 
     def attempts(self) -> tuple[Plan, list[RankFailure]]:
         """All stages, and those after restarts; the last plan, and its first failed ranks."""
+        try:
+            return self._attempts()
+        finally:
+            for left_over in (JobFolder(self.folder.path).arrivals, self.folder / _GROWTH):
+                shutil.rmtree(left_over, ignore_errors=True)
+
+    def _attempts(self) -> tuple[Plan, list[RankFailure]]:
         plan = self.plan()
+        driver, wiring = self._wired(plan)
         while True:
-            driver = self.driver()
             try:
-                wiring = self.wire(plan, driver)
                 choices = (self.options.alltoall, self.options.collectives)
                 with (
                     alltoall.served(
@@ -179,14 +207,15 @@ class RunInProgress:
                     spare_ports.watching(driver, plan, self.folder.path, self.metrics),
                 ):
                     variables = self._variables(plan, wiring, circuits)
-                    failures = self.train(self._hosts(driver, plan), variables)
+                    failures = self.train(plan, self._hosts(driver, plan), variables)
             finally:
                 driver.close()
             signals.check()
-            gone: tuple[int, ...] = ()
-            if self.attempt is not None and self.attempt.hosts is not None:
-                failures, gone = self._settle(self.attempt.hosts, failures)
-            restart = restarts.after(failures, self.options, len(self.restarts), gone)
+            failures, gone, planned = self._settle(failures)
+            if planned is not None:
+                plan, driver, wiring = self._grow(planned, plan)
+                continue
+            restart = restarts.after(failures, self.options, self._restarts_before(), gone)
             if restart is None and gone and not failures:
                 raise FabricError(
                     "the ranks of the servers that are gone have not ended their work"
@@ -194,17 +223,130 @@ class RunInProgress:
             if restart is None:
                 return plan, failures
             plan = self._restart(restart, plan)
+            driver, wiring = self._wired(plan)
+
+    def _wired(self, plan: Plan) -> tuple[FabricDriver, Wiring]:
+        """The driver with the links of `plan`."""
+        driver = self.driver()
+        try:
+            return driver, self.wire(plan, driver)
+        except BaseException:
+            driver.close()
+            raise
+
+    def _restarts_before(self) -> int:
+        """Restarts of the job until now, also before this host was taken in."""
+        earlier = 0 if self.site is None else self.site.earlier_restarts
+        return earlier + len(self.restarts)
 
     def _settle(
-        self, hosts: HostsAttempt, failures: list[RankFailure]
-    ) -> tuple[list[RankFailure], tuple[int, ...]]:
-        """The failures of all hosts, and the servers whose launchers are lost."""
-        assert self.site is not None
-        outcomes, gone = hosts.settle(json.dumps([asdict(failure) for failure in failures]))
+        self, failures: list[RankFailure]
+    ) -> tuple[list[RankFailure], tuple[int, ...], PlannedGrowth | None]:
+        """The failures of all hosts, the servers whose launchers are lost, and the growth for which
+        the attempt was ended, if nothing has failed."""
+        assert self.attempt is not None
+        hosts, planned = self.attempt.hosts, self._watch.planned if self._watch else None
+        interrupted = self.attempt.interrupted_s is not None
+        if hosts is None or self.site is None:
+            return failures, (), planned if interrupted else None
+        outcome = {"failures": [asdict(f) for f in failures], "interrupted": interrupted}
+        texts, gone = hosts.settle(json.dumps(outcome))
         for server in gone:
             console.warning(f"{self.site.choice.describe(server)} is gone: its launcher has ended")
-        listed = [RankFailure(**one) for text in outcomes.values() for one in json.loads(text)]
-        return ranks.causes_of(listed), gone
+        outcomes = [json.loads(text) for text in texts.values()]
+        failures = [RankFailure(**one) for outcome in outcomes for one in outcome["failures"]]
+        members = hosts.grown()
+        unfinished = any(outcome["interrupted"] for outcome in outcomes)
+        if failures or gone or members is None or not unfinished:
+            return ranks.causes_of(failures), gone, None
+        if planned is None:
+            came = tuple(server for server in members if server not in self.members)
+            planned = PlannedGrowth(members, came)
+        return [], (), planned
+
+    def _prepare_growth(self, came: Sequence[int]) -> PlannedGrowth:
+        """Plans for the job with the servers that `came`, while its ranks train. Raises FabricError
+        or InputError if there is no such plan."""
+        if self.site is None:
+            members = sorted({*self.members, *came})
+            options = restarts.options_for(self.whole, members)
+        else:
+            file = self.site.whole.file
+            members = static_plan.connected_part(file, [*self.members, *came])
+            came = [server for server in members if server not in self.members]
+            if not came:
+                raise FabricError("no cable or switch joins them with the servers of the job")
+            choice = self.site.choice_of(members, self.rates)
+            options = restarts.options_at(self.options, choice)
+        folder = self.folder / _GROWTH
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        still = functools.partial(self.stage, live=False)
+        stages = PlanStages(options, self.terminal, folder, self.server, still)
+        return PlannedGrowth(tuple(members), tuple(came), options, stages.plan(), folder)
+
+    def _refuse(
+        self, came: Sequence[int], error: str, plan: Plan, *, stopped_s: float = 0.0
+    ) -> None:
+        """Records servers that cannot be taken in, so that the job goes on with `plan`."""
+        console.warning(
+            f"{self._names(came)} came, and cannot be taken in: {error}; the job goes on with "
+            f"{counted(len(self.members), 'server')}"
+        )
+        servers = len(self.members)
+        self._note_growth(Growth(tuple(came), servers, plan.digest(), stopped_s, error))
+
+    def _note_growth(self, growth: Growth) -> None:
+        self.growths.append(growth)
+        self.metrics.write("growth", **plain(growth))
+
+    def _names(self, servers: Sequence[int]) -> str:
+        """Servers of the whole cluster, for a line of output."""
+        if self.site is not None:
+            return ", ".join(map(self.site.whole.describe, servers))
+        return f"{'server' if len(servers) == 1 else 'servers'} {', '.join(map(str, servers))}"
+
+    def _grow(self, planned: PlannedGrowth, plan: Plan) -> tuple[Plan, FabricDriver, Wiring]:
+        """The attempt with more servers; the one before, if they cannot be wired."""
+        assert self.attempt is not None
+        begun_s = self.attempt.interrupted_s or time.monotonic()
+        before = PlannedGrowth(self.members, (), self.options, plan)
+        documents.save(plan, str(self.folder / f"plan-{self.starts - 1}.json"))
+        self._forget_attempt()
+        shutil.rmtree(JobFolder(self.folder.path).dumps(self.attempt.number), ignore_errors=True)
+        try:
+            larger = self._plan_on(planned)
+            driver, wiring = self._wired(larger)
+        except (FabricError, InputError) as error:
+            plan = self._plan_on(before)
+            driver, wiring = self._wired(plan)
+            self._refuse(planned.came, str(error), plan, stopped_s=time.monotonic() - begun_s)
+            return plan, driver, wiring
+        stopped_s = time.monotonic() - begun_s
+        grown = Growth(planned.came, len(self.members), larger.digest(), stopped_s)
+        self._note_growth(grown)
+        self.terminal.line(
+            growth.announced(self._names(planned.came), grown, self.whole.cluster.servers, larger)
+        )
+        return larger, driver, wiring
+
+    def _plan_on(self, planned: PlannedGrowth) -> Plan:
+        """The plan for the servers of `planned`, which are the job's from now on."""
+        if self.site is not None:
+            self.site.regroup(planned.members, self._restarts_before())
+            self._measure_cables()
+        elif planned.options is not None:
+            self.members, self.options = planned.members, planned.options
+        if planned.folder is not None:
+            for document in planned.folder.iterdir():
+                document.replace(self.folder / document.name)
+            planned.folder.rmdir()
+        return self.plan(planned.plan if growth.fits(planned, self.options) else None)
+
+    def _forget_attempt(self) -> None:
+        """Removes the counters of the last attempt."""
+        requested_groups.remove(self.folder.path)
+        shutil.rmtree(self.folder / FOLDER, ignore_errors=True)
 
     def _restart(self, restart: Restart, plan: Plan) -> Plan:
         """The plan of the next attempt, which drops the counters of the last one."""
@@ -212,26 +354,27 @@ class RunInProgress:
         restart.announce(script, self.options.least_servers)
         self.restarts.append(restart)
         self.metrics.write("restart", **plain(restart))
-        requested_groups.remove(self.folder.path)
-        shutil.rmtree(self.folder / FOLDER, ignore_errors=True)
+        self._forget_attempt()
         if self.site is not None:
             self.site.go_on(restart.lost)
         if not restart.lost:
             return plan
-        documents.save(plan, str(self.folder / f"plan-{restart.number - 1}.json"))
+        documents.save(plan, str(self.folder / f"plan-{self.starts - 1}.json"))
+        self.members = tuple(self.members[server] for server in restart.left)
         if self.site is not None:
             self.options = restarts.options_at(self.options, self.site.choice)
         else:
-            self.options = restarts.options_for(self.options, restart.left)
+            self.options = restarts.options_for(self.whole, self.members)
         return self.plan()
 
-    def plan(self) -> Plan:
-        """Stages 1 and 2, unless the user brought a plan, or another host makes it."""
-        stages = PlanStages(self.options, self.terminal, self.folder, self.server, self.stage)
+    def plan(self, made: Plan | None = None) -> Plan:
+        """Stages 1 and 2, unless the plan is `made`, or another host makes it."""
+        stages = PlanStages(self.options, self.terminal, self.folder.path, self.server, self.stage)
+        make = stages.plan if made is None else lambda: made
         if self.site is not None and not self.leads:
             leader = self.site.choice.describe(0)
             self.terminal.note(f"[1-2/{len(STAGES)}] waiting for the plan of {leader}")
-        plan = stages.plan() if self.site is None else self.site.share_plan(stages.plan)
+        plan = make() if self.site is None else self.site.share_plan(make)
         self.trace = stages.trace or self.trace
         documents.save(plan, str(self.folder / "plan.json"))
         self.metrics.write("demand", of_script=self.options.source.of_script)
@@ -267,11 +410,13 @@ class RunInProgress:
         hosts = fabrics.hosts(driver, plan)
         order = nccl_ranks.order_of(plan) if self.options.nccl else ()
         if order and self.site is not None:
-            if self.options.max_restarts:
+            if self._restarts_ranks:
+                option = "max-restarts" if self.options.max_restarts else "nnodes"
+                value = getattr(self.options.torchrun, option.replace("-", "_"))
                 raise InputError(
-                    f"max-restarts: {self.options.max_restarts}: ranks of NCCL are in the order of "
+                    f"{option}: {value}: ranks of NCCL are in the order of "
                     f"a ring, servers {' '.join(map(str, order))}, and restarts keep that of the "
-                    "cluster file; list its servers in that order, or leave --max-restarts out"
+                    f"cluster file; list its servers in that order, or leave --{option} out"
                 )
             self.options.torchrun.node_rank = order.index(self.site.choice.server)
         return hosts if hosts is None else replace(hosts, order=order)
@@ -305,7 +450,39 @@ class RunInProgress:
             variables[TIMELINE_VARIABLE] = self.options.torchrun.timeline
         return variables
 
-    def train(self, hosts: Hosts | None, variables: dict[str, str]) -> list[RankFailure]:
+    @property
+    def _restarts_ranks(self) -> bool:
+        """Whether ranks may be started more than once."""
+        return self.options.max_restarts > 0 or self.may_grow
+
+    def _watch_growth(self, attempt: Attempt, plan: Plan) -> None:
+        """Lets the attempt, of `plan`, end for servers that come; where this host leads."""
+        self._watch = None
+        if not (self.may_grow and self.leads):
+            return
+        arrivals: growth.Arrivals
+        if self.site is None:
+            most = range(self.whole.cluster.servers)
+            absent = [server for server in most if server not in self.members]
+            arrivals = growth.EmulatedArrivals(attempt.job, absent)
+        else:
+            arrivals = growth.HostArrivals(self.site)
+        refuse = functools.partial(self._refuse, plan=plan)
+        interval_s = self.options.grow_interval_s
+        self._watch = watch = GrowthWatch(
+            arrivals, interval_s, self._prepare_growth, refuse, self._names
+        )
+
+        def grows() -> bool:
+            if watch.look() and watch.planned is not None and attempt.hosts is not None:
+                attempt.hosts.grow(watch.planned.members)
+            return watch.planned is not None
+
+        attempt.grows = grows
+
+    def train(
+        self, plan: Plan, hosts: Hosts | None, variables: dict[str, str]
+    ) -> list[RankFailure]:
         """Stage 4; returns the ranks that failed first."""
         with self.stage("train", live=False) as stage:
             sys.stdout.flush()
@@ -314,10 +491,12 @@ class RunInProgress:
             use = processor_use.ProcessorUse()
             kills = failure_remarks.KernelKills()
             job = JobFolder(self.folder.path)
-            self.attempt = Attempt(len(self.restarts), self.options.max_restarts, job)
+            self.attempt = Attempt(self._restarts_before(), self.options.max_restarts, job)
+            self.starts += 1
             self.metrics.keeps_on = True
-            if self.site is not None and self.options.max_restarts:
+            if self.site is not None and self._restarts_ranks:
                 self.attempt.hosts = self.site.attempt(self.options.torchrun.rdzv_id)
+            self._watch_growth(self.attempt, plan)
             with (
                 job_watch.watching(self.folder, self.metrics),
                 watch.watching(self.options.torchrun, self.terminal, self.folder.path),
@@ -339,6 +518,8 @@ class RunInProgress:
                     "included; "
                     f"then {format_seconds(ended - started - self.start_up_s)} of training"
                 )
+            if self.attempt.interrupted_s is not None:
+                stage.result = "stopped"
             stage.result = "failed" if failures else stage.result
         return failures
 

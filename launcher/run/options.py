@@ -47,8 +47,10 @@ class RunOptions:
     other backends; `trackers` of TRACKERS get the run when it has ended. `nccl`: ranks use NCCL,
     over its network plugin. `forks`: whether ranks start as forks of a process that has imported
     torch. After a failure the job starts again, up to `max_restarts` times and on `least_servers`
-    or more (None: on all). `compared` are backends that the script opens on purpose, so no line
-    warns of them. `torchrun` has torchrun's options, with values that fit the servers.
+    or more (None: on all). Of emulated servers `first_servers` are there at the start; ranks train
+    for `grow_interval_s` or more before they are stopped to take more servers in. `compared` are
+    backends that the script opens on purpose, so no line warns of them. `torchrun` has torchrun's
+    options, with values that fit the servers.
     """
 
     cluster: Cluster
@@ -69,6 +71,8 @@ class RunOptions:
     forks: bool
     max_restarts: int
     least_servers: int | None
+    first_servers: int
+    grow_interval_s: float
     seed: int
     run_dir: Path | None
     encrypt: bool
@@ -124,6 +128,8 @@ def parse(argv: list[str]) -> RunOptions:
         forks=_forks(arguments, syntax),
         max_restarts=arguments.max_restarts,
         least_servers=chosen.least,
+        first_servers=chosen.cluster.servers if chosen.first is None else chosen.first,
+        grow_interval_s=arguments.grow_interval,
         seed=arguments.seed,
         run_dir=arguments.run_dir,
         encrypt=arguments.encrypt,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch_topoopt.launcher.run.alltoall import AllToAlls, MoveCounts
+    from torch_topoopt.launcher.run.growth import Growth
     from torch_topoopt.launcher.run.in_progress import RunInProgress
     from torch_topoopt.launcher.run.ranks import RankFailure
     from torch_topoopt.launcher.run.requested_groups import RequestedGroups
@@ -58,6 +59,7 @@ class RunResult:
     iterations: link_bytes.IterationFigures | None
     work: WorkFigures
     restarts: Sequence[Restart]
+    growths: Sequence[Growth]
     failed_ranks: Sequence[int]
 
 
@@ -114,6 +116,7 @@ def finish(
         ),
         work=rank_work.figures(job.works),
         restarts=job.restarts,
+        growths=job.growths,
         failed_ranks=[failure.rank for failure in failures],
     )
 
@@ -136,7 +139,7 @@ def _tables(
     terminal, of_script = job.terminal, job.options.source.of_script
     terminal.line()
     rows = [(name, f"{seconds:.3f}") for name, seconds in job.stage_s.items()]
-    if job.start_up_s is not None and not job.restarts:
+    if job.start_up_s is not None and job.starts == 1:
         training_s = job.stage_s["train"] - job.start_up_s
         rows.append(("  of it start-up and first iteration", f"{job.start_up_s:.3f}"))
         rows.append(("  of it further training", f"{training_s:.3f}"))

@@ -16,9 +16,9 @@ from torch_topoopt.plan.units import counted, format_gbps
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from torch_topoopt.launcher.console import StageProgress, Terminal
-    from torch_topoopt.launcher.run.folder import RunFolder
     from torch_topoopt.launcher.run.options import RunOptions
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
@@ -42,11 +42,12 @@ class PlanStages:
         self,
         options: RunOptions,
         terminal: Terminal,
-        folder: RunFolder,
+        folder: Path,
         server: ForkServer | None,
         stage: Callable[[str], AbstractContextManager[StageProgress]],
     ) -> None:
-        """`server` forks the tracing processes; `stage` begins one of STAGES."""
+        """`folder` gets the documents, `server` forks the tracing processes, and `stage` begins one
+        of STAGES."""
         self._options = options
         self._terminal = terminal
         self._folder = folder

@@ -137,7 +137,7 @@ def _launch(
         with _environment(variables), _without_torchs_report():
             config, command, command_arguments = _configure(arguments, hosts)
             elastic_launch(config=config, entrypoint=command)(*command_arguments)
-    except elastic_agent.EndedElsewhere:
+    except elastic_agent.AttemptInterrupted:
         return []
     except ChildFailedError as error:
         failures = _first_failures(error.failures, attempt.ended_well)

@@ -120,12 +120,15 @@ def options_at(options: RunOptions, choice: ClusterChoice) -> RunOptions:
 def options_for(options: RunOptions, left: Sequence[int]) -> RunOptions:
     """The options of a job on the servers `left` alone. Steps of the script are not measured again.
 
-    A supplied plan is replaced by a new one for its demand among those. Raises InputError.
+    A supplied plan for more servers is replaced by a new one for its demand among those. Raises
+    InputError.
     """
     cluster = cluster_of(options.cluster, len(left))
     torchrun = argparse.Namespace(**vars(options.torchrun))
     torchrun.nproc_per_node = str(cluster.servers * cluster.accelerators_per_server)
-    plan = options.plan and _plan_among(options.plan, cluster, left)
+    plan = options.plan
+    if plan is not None and len(left) < plan.cluster.servers:
+        plan = _plan_among(plan, cluster, left)
     return replace(options, cluster=cluster, plan=plan, measure_steps=False, torchrun=torchrun)
 
 

@@ -14,6 +14,7 @@ from torch_topoopt.launcher.run import (
     alltoall,
     cluster_options,
     controller_options,
+    elastic_options,
     fabrics,
     link_options,
     nccl_ranks,
@@ -40,6 +41,7 @@ _EXAMPLES = """\
   topoopt run --servers 4 --degree 2 --take-over gloo -m package.train
   topoopt run --plan plan.json --max-restarts 1 --tee 3 train.py
   topoopt run --nnodes 2:4 --max-restarts 3 train.py   # 4 emulated servers, 2 would do
+  topoopt run --cluster lab.yaml --nnodes 4:6 train.py   # starts with 4 hosts or more
   sudo .venv/bin/topoopt run --fabric netns --servers 12 --degree 4 --bandwidth 25Mbps train.py
   topoopt run --cluster lab.yaml --nnodes 4 --node-rank 2 train.py   # on each of the four hosts
   topoopt run --cluster lab.yaml --nccl train.py   # the same, with stock NCCL"""
@@ -118,6 +120,7 @@ def _add_options(group: argparse._ActionsContainer) -> None:
         help="plan for emulated servers without first measuring a few steps of the script",
     )
     cluster_options.add_options(group)
+    elastic_options.add_options(group)
     shared_options.add(group, "plan")
     add_run_dir(group)
     fabrics.add_options(group)

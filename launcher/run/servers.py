@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class RunServers:
     """`site` is None for emulated servers. After a failure the job continues with at least `least`
-    servers (None: with all). `gbps` limits each link (None: no limit). `torchrun` has the values of
+    servers (None: with all). `first` emulated servers are there at the start (None: all); others
+    may come. `gbps` limits each link (None: no limit). `torchrun` has the values of
     torchrun's options."""
 
     cluster: Cluster
@@ -32,6 +33,7 @@ class RunServers:
     least: int | None
     gbps: float | None
     torchrun: Mapping[str, Any]
+    first: int | None = None
 
 
 def emulated(arguments: argparse.Namespace, plan: Plan | None) -> RunServers:
@@ -65,7 +67,9 @@ def emulated(arguments: argparse.Namespace, plan: Plan | None) -> RunServers:
         "master_addr": address,
     }
     gbps = arguments.bandwidth if plan is None else cluster.link_gbps
-    return RunServers(cluster, None, None if nodes is None else nodes[0], gbps, torchrun)
+    if nodes is None:
+        return RunServers(cluster, None, None, gbps, torchrun)
+    return RunServers(cluster, None, nodes[0], gbps, torchrun, arguments.servers)
 
 
 def _check_master_port(arguments: argparse.Namespace, address: str) -> None:

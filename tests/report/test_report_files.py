@@ -227,3 +227,20 @@ def test_a_metrics_file_of_two_runs_shows_the_last_and_says_so() -> None:
     assert metrics.start.command == ("b",)
     assert metrics.stages == {"wire": 4.0}
     assert metrics.notes == ["metrics.jsonl records 2 runs; this report shows the last."]
+
+
+def test_the_last_number_of_servers_is_that_after_restarts_and_growth() -> None:
+    restart = {"number": 1, "most": 1, "failed": [], "lost_servers": [0], "servers": 2}
+    came = {"came_servers": [2], "plan_digest": "d", "stopped_s": 0.5}
+    events: list[dict[str, object]] = [
+        {"event": "hosts", "servers": 3},
+        {"event": "restart", "time_s": 1.0, **restart},
+        {"event": "growth", "time_s": 2.0, "servers": 2, "error": "no cable", **came},
+        {"event": "growth", "time_s": 3.0, "servers": 4, "error": "", **came},
+    ]
+    found = []
+    for count in range(1, len(events) + 1):
+        metrics = parse_metrics(as_lines(events[:count]).encode())
+        found.append(metrics.servers)
+    assert found == [3, 2, 2, 4]
+    assert [(g.servers, g.error) for g in metrics.growths] == [(2, "no cable"), (4, "")]

@@ -26,7 +26,7 @@ def render_page(run: Run, analysis: Analysis) -> str:
     of_run = (
         [
             sections.stages_section(run),
-            sections.restarts_section(run),
+            sections.resized_sections(run),
             sections.training_section(run),
             *work_section.sections(run),
             sections.reproduce_section(run),

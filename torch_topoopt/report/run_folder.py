@@ -25,6 +25,10 @@
   `error`, why it was stopped, or "";
 * `restart`: `number` of at most `most`, `failed` (`rank`, `exit_code` or minus the signal, and
   `message` of each rank that failed first), `lost_servers`, and the `servers` that went on;
+* `growth`: servers that came to the running job: `came_servers` by their numbers among all of
+  --nnodes MIN:MAX, the `servers` that went on, their `plan_digest`, `stopped_s` for which no rank
+  trained, and `error`, why the job did not grow, or "";
+* `hosts`: `servers`, if the job had fewer than those of `run` when this host was taken in;
 * `end`: `exit_code`.
 
 A last line that a crash cut short is left out and mentioned; anything else that cannot be read is a
@@ -95,6 +99,19 @@ class RestartRecord:
 
 
 @dataclass(frozen=True)
+class GrowthRecord:
+    """Servers that came to the running job, which went on with `servers`. `came_servers` have the
+    numbers of --nnodes MIN:MAX. `error` is the reason for which they were not taken in, or ""."""
+
+    came_servers: tuple[int, ...]
+    servers: int
+    plan_digest: str
+    stopped_s: float
+    error: str
+    time_s: float
+
+
+@dataclass(frozen=True)
 class AllToAllRecord:
     """A collective for which circuits could move; times in seconds. They stayed if `topologies` is
     0. `error` is the reason for an abort, or "". `members` is 0 in runs that did not record it."""
@@ -127,7 +144,8 @@ class Metrics:
     """The contents of `metrics.jsonl`; `notes` are sentences for the reader of a report.
 
     `of_script` is False where the plan is for another model than that of the script.
-    `predicted_bytes` are of the algorithms that the ranks chose, by link.
+    `predicted_bytes` are of the algorithms that the ranks chose, by link. `servers` is the last
+    number of servers if it has changed since `start`.
     """
 
     start: RunStart | None = None
@@ -139,6 +157,8 @@ class Metrics:
     of_script: bool = True
     predicted_bytes: tuple[int, ...] | None = None
     restarts: list[RestartRecord] = field(default_factory=list)
+    growths: list[GrowthRecord] = field(default_factory=list)
+    servers: int | None = None
     all_to_alls: list[AllToAllRecord] = field(default_factory=list)
     ranks: list[RankWork] = field(default_factory=list)
     operations: list[OperationTimes] = field(default_factory=list)
@@ -230,7 +250,13 @@ def _add_record(metrics: Metrics, event: dict[str, Any], where: str) -> None:
         if event["event"] == "step":
             metrics.steps.append(decode(StepRecord, fields))
         elif event["event"] == "restart":
-            metrics.restarts.append(decode(RestartRecord, fields))
+            restart: RestartRecord = decode(RestartRecord, fields)
+            metrics.restarts.append(restart)
+            metrics.servers = restart.servers if restart.lost_servers else metrics.servers
+        elif event["event"] == "growth":
+            growth: GrowthRecord = decode(GrowthRecord, fields)
+            metrics.growths.append(growth)
+            metrics.servers = metrics.servers if growth.error else growth.servers
         elif event["event"] == "rank":
             metrics.ranks.append(decode(RankWork, _without_time(fields)))
         elif event["event"] == "operation":
@@ -283,8 +309,13 @@ def _predicted(metrics: Metrics, event: dict[str, Any], where: str) -> None:
     metrics.predicted_bytes = tuple(sizes)
 
 
+def _note_hosts(metrics: Metrics, event: dict[str, Any], where: str) -> None:
+    metrics.servers = _whole(event, "servers", where)
+
+
 # by kind of event
 _READERS = {
+    "hosts": _note_hosts,
     "groups": _note_groups,
     "gap": _note_gap,
     "cable": _note_cable,
@@ -341,7 +372,7 @@ def parse_metrics(data: bytes, name: str = "metrics.jsonl") -> Metrics:
             _READERS[kind](metrics, event, where)
         elif kind == "iterations":
             metrics.iterations = _iterations(event, where)
-        elif kind in ("step", "restart", "alltoall", "rank", "operation"):
+        elif kind in ("step", "restart", "growth", "alltoall", "rank", "operation"):
             _add_record(metrics, event, where)
         elif kind == "end":
             code = event.get("exit_code")
@@ -418,13 +449,16 @@ def _mismatches(plan: Plan, graph: OpGraph | None, metrics: Metrics | None) -> l
     if metrics is None:
         return notes
     start, cluster = metrics.start, plan.cluster
-    fewer = any(restart.lost_servers for restart in metrics.restarts)
-    if fewer and metrics.restarts[-1].servers != cluster.servers:
+    if metrics.servers is not None and metrics.servers != cluster.servers:
         notes.append(
-            f"after its last restart the job had {metrics.restarts[-1].servers} servers, plan.json "
+            f"after its last restart or growth the job had {metrics.servers} servers, plan.json "
             f"has {cluster.servers}."
         )
-    elif not fewer and start and (start.servers, start.degree) != (cluster.servers, cluster.degree):
+    elif (
+        metrics.servers is None
+        and start
+        and (start.servers, start.degree) != (cluster.servers, cluster.degree)
+    ):
         notes.append(
             f"metrics.jsonl is of {start.servers} servers of degree {start.degree}, "
             f"plan.json of {cluster.servers} of degree {cluster.degree}."

@@ -242,7 +242,12 @@ def stages_section(run: Run) -> Markup:
     return section("stages", "Stages", body)
 
 
-def restarts_section(run: Run) -> Markup:
+def resized_sections(run: Run) -> Markup:
+    """Restarts and growth, of a run that had them."""
+    return _restarts_section(run) + _growths_section(run)
+
+
+def _restarts_section(run: Run) -> Markup:
     if not run.metrics or not run.metrics.restarts:
         return Markup("")
     rows = [
@@ -261,6 +266,25 @@ def restarts_section(run: Run) -> Markup:
         "iteration are those after the last restart."
     )
     return section("restarts", "Restarts", text, table("Restarts of the job", columns, rows))
+
+
+def _growths_section(run: Run) -> Markup:
+    if not run.metrics or not run.metrics.growths:
+        return Markup("")
+    rows = [
+        (
+            seconds(growth.time_s),
+            ", ".join(map(str, growth.came_servers)),
+            str(growth.servers),
+            growth.plan_digest,
+            seconds(growth.stopped_s),
+            growth.error or "taken in",
+        )
+        for growth in run.metrics.growths
+    ]
+    columns = ("after", "servers that came", "servers then", "plan", "ranks stopped for", "result")
+    text = paragraph("Servers that came have their numbers among all servers of --nnodes MIN:MAX.")
+    return section("growths", "Growth", text, table("Servers that came", columns, rows))
 
 
 def _how_failed(failed: FailedRank) -> str:

@@ -151,6 +151,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "exit_code": metrics.exit_code if metrics else None,
         "stages_s": {name: stages.get(name) for name in STAGES},
         "restarts": [asdict(restart) for restart in metrics.restarts] if metrics else [],
+        "growths": [asdict(growth) for growth in metrics.growths] if metrics else [],
         "prediction": _prediction(run),
         "rounds": [
             {

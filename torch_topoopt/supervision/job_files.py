@@ -45,6 +45,16 @@ class JobFolder:
         partial.write_text(why + "\n", encoding="utf-8")
         partial.replace(self.request)
 
+    @property
+    def arrivals(self) -> Path:
+        """The folder of a job that may grow, with a file for each emulated server that comes."""
+        return self.path / "arrivals"
+
+    def arrive(self) -> None:
+        """Lets one more emulated server come to the job. Raises OSError."""
+        handle, _ = tempfile.mkstemp(dir=self.arrivals)
+        os.close(handle)
+
     def dumps(self, attempt: int) -> Path:
         """The folder of dumps of one attempt: the number of restarts before it."""
         return self.path / _DUMPS / f"{_ATTEMPT}{attempt}"

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from support.refusals import refused
 
-from torch_topoopt.fabric.cluster.static_plan import cluster_of, network_of, place
+from torch_topoopt.fabric.cluster.static_plan import (
+    cluster_of,
+    connected_part,
+    network_of,
+    place,
+)
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
-from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
+from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry, SwitchEntry
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan import Demand, Plan, validate_network
 
@@ -153,6 +158,26 @@ def test_a_simplex_plan_is_refused(ring_plan: RingPlan) -> None:
 def test_servers_that_no_cable_joins_are_named() -> None:
     with refused(FabricError, "cables", "h2", "h3", "h0"):
         network_of(make_file(4, [(0, 1), (2, 3)]))
+
+
+def test_a_job_may_have_the_servers_that_cables_join_with_the_first() -> None:
+    file = make_file(5, [(0, 1), (1, 2), (2, 3), (3, 4)])
+    assert connected_part(file, [0, 1, 3, 4]) == [0, 1]
+    assert connected_part(file, [3, 2, 0, 1]) == [0, 1, 2, 3]
+    assert connected_part(file, [0]) == [0]
+
+
+def test_a_switch_joins_the_servers_of_a_job_that_have_ports_on_it() -> None:
+    file = make_file(4, [(0, 1)])
+    servers = list(file.servers)
+    for socket, server in enumerate((1, 3), start=1):
+        port = servers[server].ports[0]
+        dark = replace(port, address=f"10.9.9.{socket}/24", switch=f"ocs:{socket}")
+        servers[server] = replace(servers[server], ports=(dark, *servers[server].ports[1:]))
+    switch = SwitchEntry("ocs", "memory", "-", sockets=("1", "2"))
+    file = replace(file, servers=tuple(servers), switches=(switch,)).validate()
+    assert connected_part(file, [0, 1, 2, 3]) == [0, 1, 3]
+    assert connected_part(file, [0, 2, 3]) == [0]
 
 
 def test_unequal_accelerators_are_an_error() -> None:

@@ -120,6 +120,7 @@ def test_the_hosts_meet_where_the_options_say(parse, given: list[str], where: ob
         (["--standalone"], ("standalone", "hosts")),
         (["--nnodes", "2:4"], ("nnodes", "2:4", 3)),
         (["--nnodes", "4:3"], ("nnodes", "4:3", "MIN", "1..3")),
+        (["--nnodes", "2:3", "--rdzv-conf", "last_call_timeout=x"], ("rdzv-conf", "x")),
         (["--rdzv-backend", "etcd"], ("rdzv-backend", "etcd")),
         (
             ["--rdzv-endpoint", "a:b"],

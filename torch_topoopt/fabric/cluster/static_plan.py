@@ -15,6 +15,8 @@ from torch_topoopt.topology.finder.fixed_network import UNKNOWN_GBPS, Cable, net
 from torch_topoopt.topology.routing.shortest_paths import hop_distances, neighbours
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.plan import Plan
 
@@ -91,6 +93,23 @@ def network_of(file: ClusterFile) -> Network:
         cables.append(Cable(pair, (low, high), _gbps(file, (a, b))))
     _check_connected(file, links)
     return network_of_cables(len(file.servers), tuple(links), cables)
+
+
+def connected_part(file: ClusterFile, servers: Iterable[int]) -> list[int]:
+    """Those of `servers` that cables or switches join with server 0, also through each other.
+
+    Server 0 is one of them. Any two ports of a switch may be joined.
+    """
+    among = set(servers)
+    pairs = [(file.ports[a][0], file.ports[b][0]) for a, b in file.cables]
+    first: dict[str, int] = {}  # of `among` on each switch
+    for server, port in file.ports.values():
+        if port.switch is not None and server in among:
+            pairs.append((first.setdefault(port.switch.partition(":")[0], server), server))
+    inside = [pair for a, b in pairs if a != b and among >= set(pair := (a, b))]
+    edges = [edge for a, b in inside for edge in ((a, b), (b, a))]
+    distances = hop_distances(neighbours(len(file.servers), edges), 0)
+    return sorted(server for server in among if distances[server] >= 0)
 
 
 def check_servers(plan: Plan, file: ClusterFile) -> None:
