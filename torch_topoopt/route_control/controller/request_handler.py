@@ -21,15 +21,17 @@ from torch_topoopt.route_control.controller.metrics import Counts
 from torch_topoopt.route_control.controller.prediction import TrafficPrediction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
+    from torch_topoopt.route_control.controller.messages import FlowReport
     from torch_topoopt.route_control.controller.state import RouteState
     from torch_topoopt.route_control.controller.store import RouteStore
 
     Change = Callable[[bytes, float], bytes]
+    _TailKey = tuple[tuple[int, ...] | None, tuple[int, ...], float | None]
 
 _DIGITS = 18  # of an epoch
-_MOST_TEXTS = 1_000_000  # of paths
+_MOST_TEXTS = 200_000  # of flows in answers
 
 
 class RefusedError(Exception):
@@ -74,7 +76,7 @@ class RequestHandler:
         self._store = store
         self._scheme = scheme
         self._publish = publish
-        self._path_texts: dict[tuple[int, ...] | None, str] = {}
+        self._tails: dict[_TailKey, str] = {}  # of flows in answers
         self._to_learn: list[Callable[[], None]] = []
         self._network = self.state.file.to_json().encode()
         self._changes: dict[str, Change] = {
@@ -117,7 +119,7 @@ class RequestHandler:
             step()
         return self.state
 
-    def assignments(self, flows: Iterable[str]) -> bytes:
+    def assignments(self, flows: Sequence[str]) -> bytes:
         return self._assignments(flows)
 
     def change(self, method: str, path: str, body: bytes, now_s: float) -> bytes:
@@ -169,11 +171,18 @@ class RequestHandler:
     def _start(self, body: bytes, now_s: float) -> bytes:
         message = messages.read_flows(body)
         self._check_new(message.request)
-        state = self.state
-        new = [flow for flow in message.flows if flow.id not in state.flows]
-        changed = state.start(message.job, message.flows)
-        self.leases.heard({flow.source for flow in message.flows}, now_s)
-        answer = self._done(message.request, changed, [flow.id for flow in message.flows])
+        state, flows = self.state, message.flows
+        ids = [flow.id for flow in flows]
+        new: Sequence[FlowReport] = flows
+        if not state.flows.keys().isdisjoint(ids):
+            new = [flow for flow in flows if flow.id not in state.flows]
+        changed = state.start(message.job, flows)
+        self.leases.heard({flow.source for flow in flows}, now_s)
+        if new:
+            is_whole = len(new) == len(flows)
+            body = message.body if is_whole else messages.flows_body(message.job, new)
+            self._store.save_report(body, new, state)
+        answer = self._done(message.request, changed, ids)
         if new:
             learn = self.prediction.started
             self._note(lambda: learn(now_s, message.job, new, state.numbers))
@@ -214,7 +223,7 @@ class RequestHandler:
         self,
         request: str | None,
         changed: list[str],
-        asked: Iterable[str],
+        asked: Sequence[str],
         ended: Iterable[str] = (),
     ) -> bytes:
         """Stores the change, wakes the long polls, and returns the requested flows."""
@@ -222,34 +231,35 @@ class RequestHandler:
         self.counts.hits += known.hits
         self.counts.misses += known.misses
         known.hits = known.misses = 0
-        asked = list(asked)
-        in_order = dict.fromkeys((*asked, *changed))  # new flows in the order of the report
-        self._store.save(request, self.state, in_order, ended)
+        self._store.save(request, self.state, list(dict.fromkeys((*asked, *changed))), ended)
         if changed:
             self._publish({self.state.flows[name].report.source for name in changed})
         return self._assignments(asked)
 
-    def _assignments(self, flows: Iterable[str]) -> bytes:
+    def _assignments(self, flows: Sequence[str]) -> bytes:
         """As json.dumps, which takes three times as long: there may be thousands."""
+        ports_on, known = self.state.ports_on, self._tails
         parts = []
-        for name in flows:
-            flow = self.state.flows[name]
-            ports = self.state.source_ports(name)
-            rate = flow.rate_bits_per_s
-            parts.append(
-                f'{{"id": {quoted(name)}, "path": {self._path_text(flow.path)}, '
-                f'"source_port": {ports[0] if ports else "null"}, "source_ports": {ports}, '
-                f'"rate_bits_per_s": {"null" if rate is None else repr(rate)}}}'
-            )
+        for name, flow in zip(flows, map(self.state.flows.__getitem__, flows), strict=True):
+            report, _, path, _, _, rate = flow
+            key = path, ports_on(report, path), rate
+            tail = known.get(key) or self._tail(*key)
+            parts.append(f'{{"id": {quoted(name)}, {tail}}}')
         return f'{{"epoch": {self.state.epoch}, "flows": [{", ".join(parts)}]}}'.encode()
 
-    def _path_text(self, path: tuple[int, ...] | None) -> str:
-        text = self._path_texts.get(path)
-        if text is None:
-            if len(self._path_texts) >= _MOST_TEXTS:
-                self._path_texts.clear()
-            names = None if path is None else [self.state.file.numbered[i] for i in path]
-            text = self._path_texts[path] = json.dumps(names)
+    def _tail(
+        self, path: tuple[int, ...] | None, ports: tuple[int, ...], rate: float | None
+    ) -> str:
+        """The fields of a flow after its id."""
+        names = None if path is None else [self.state.file.numbered[i] for i in path]
+        text = (
+            f'"path": {json.dumps(names)}, "source_port": {ports[0] if ports else "null"}, '
+            f'"source_ports": {list(ports)}, '
+            f'"rate_bits_per_s": {"null" if rate is None else repr(rate)}'
+        )
+        if len(self._tails) >= _MOST_TEXTS:
+            self._tails.clear()
+        self._tails[path, ports, rate] = text
         return text
 
 

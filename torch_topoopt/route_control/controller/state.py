@@ -10,7 +10,9 @@ it is used if there is one (`precomputed`).
 from __future__ import annotations
 
 import itertools
+import operator
 import os
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     Replay = Callable[[_core.PathAssignment], _core.PathAssignment]
 
 _NOTHING: frozenset[tuple[int, ...]] = frozenset()
+_LOCAL = -1  # the kind of flows between hosts of one ToR, which cross no link between switches
 _MOST_KINDS = 100_000  # beyond those in use; then the assignment is rebuilt
 
 
@@ -82,7 +85,7 @@ class RouteState:
         self.replays: list[Replay] | None = None  # pending operations of a copy
         self._how = scheme, limits_rates
         self._network = file.network()
-        self._ports_of: dict[Hosts, dict[Path, list[int]]] = {}
+        self._ports_of: dict[Hosts, dict[Path, tuple[int, ...]]] = {}
         self._detours: dict[Pair, PathSet] = {}  # of pairs without a live shortest path
         self._avoiding: set[str] = set()  # flows between ToRs that avoid paths
         self._cables_of: dict[int, set[Cable]] = {tor: set() for tor in range(self._network.tors)}
@@ -199,43 +202,56 @@ class RouteState:
             return []
         operation = self.starting(new)
         result = self._decided(operation)
-        epoch, flows, flows_of = self.epoch, self.flows, self.flows_of
-        tor_of, paths, ids, kind_of = self.file.tor_of, self._paths, self._ids, self._kind_of
         moved = result.moved  # the new ones are the first
-        begun = zip(moved, operation.started, strict=False)
-        for report in new:
-            name, source = report.id, report.source
-            path: Path | None
-            if (tor := tor_of[source]) == tor_of[report.target]:
-                path = (tor,)  # over no link between switches
-            else:
-                (number, at), kind = next(begun)
-                path = paths[at] if at >= 0 else None
-                self.numbers[name] = number
-                if number == len(ids):
-                    ids.append(name)
-                    kind_of.append(kind)
-                else:
-                    ids[number] = name
-                    kind_of[number] = kind
-            flows[name] = AssignedFlow._make((report, job, path, epoch, _NOTHING, None))
+        begun = moved[: len(operation.started)]
+        names, sources, _ = _columns(new)
+        crossing: Sequence[str] = names
+        paths = [self._paths[at] if at >= 0 else None for _, at in begun]
+        if len(begun) < len(new):  # some are under one ToR
+            crossing = [report.id for report in new if self._crosses(report)]
+            over = iter(paths)
+            paths = [next(over) if self._crosses(r) else (self._ends(r)[0],) for r in new]
+        self._number(crossing, [number for number, _ in begun], operation.started)
+        same = (itertools.repeat(value) for value in (self.epoch, _NOTHING, None))
+        rows = zip(new, itertools.repeat(job), paths, *same, strict=False)
+        self.flows.update(zip(names, map(_as_assigned, rows), strict=True))
+        flows_of = self.flows_of
+        for name, source in zip(names, sources, strict=True):
             if source in flows_of:
                 flows_of[source][name] = None
             else:
                 flows_of[source] = {name: None}
-        others = self._noted(moved[len(operation.started) :], result)
-        return list(dict.fromkeys([*(report.id for report in new), *others]))
+        others = self._noted(moved[len(begun) :], result)
+        return list(dict.fromkeys([*names, *others]))
 
-    def _new(self, job: str, reports: Sequence[FlowReport]) -> list[FlowReport]:
+    def _number(self, names: Sequence[str], numbers: Sequence[int], kinds: Sequence[int]) -> None:
+        """Notes the numbers of new flows in the assignment."""
+        self.numbers.update(zip(names, numbers, strict=True))
+        ids, kind_of = self._ids, self._kind_of
+        more = max(numbers, default=-1) + 1 - len(ids)
+        ids += [""] * more
+        kind_of += [-1] * more
+        for name, number, kind in zip(names, numbers, kinds, strict=True):
+            ids[number] = name
+            kind_of[number] = kind
+
+    def _new(self, job: str, reports: Sequence[FlowReport]) -> Sequence[FlowReport]:
         """The reports of `reports` without a flow yet."""
         tor_of, flows = self.file.tor_of, self.flows
+        names, sources, targets = _columns(reports)
+        if (
+            len(set(names)) == len(names)
+            and flows.keys().isdisjoint(names)
+            and not any(map(operator.eq, sources, targets))
+            and tor_of.keys() >= {*sources, *targets}
+        ):
+            return reports  # no single flow has to be looked at
         ids: set[str] = set()
         new: list[FlowReport] = []
         for i, report in enumerate(reports):
             name, source, target = report.id, report.source, report.target
-            if source not in tor_of or target not in tor_of:
-                self._tor(f"flows[{i}].source", source)
-                self._tor(f"flows[{i}].target", target)
+            self._tor(f"flows[{i}].source", source)
+            self._tor(f"flows[{i}].target", target)
             if source == target:
                 raise DocumentError(f"flows[{i}].target: {brief(target)} is its source, too")
             if name in ids:
@@ -249,12 +265,17 @@ class RouteState:
         return new
 
     def end(self, ids: Sequence[str]) -> list[str]:
-        for i, flow in enumerate(ids):
-            if flow not in self.flows:
-                raise DocumentError(f"ids[{i}]: {brief(flow)} is not a flow")
+        if not self.flows.keys() >= set(ids):
+            i = next(i for i, flow in enumerate(ids) if flow not in self.flows)
+            raise DocumentError(f"ids[{i}]: {brief(ids[i])} is not a flow")
         operation = self.ending(ids)
-        for flow in ids:
-            self._remove(flow)
+        for flow in dict.fromkeys(ids):
+            of_host = self.flows_of[source := self.flows.pop(flow).report.source]
+            del of_host[flow]
+            if not of_host:
+                del self.flows_of[source]
+            self.numbers.pop(flow, None)
+        self._avoiding.difference_update(ids)
         return self._settled(operation)
 
     def set_links(self, down: Sequence[Sequence[str]], up: Sequence[Sequence[str]]) -> list[str]:
@@ -298,13 +319,13 @@ class RouteState:
                     self._number_of(_Kind(*pair, None))
                 self._detours = self._found_detours(self._dead_links(self.dead), self.dead)
                 self._kind_cache.clear()
-        tor_of, known = self.file.tor_of, self._kind_cache
+        _, sources, targets = _columns(reports)
+        try:
+            kinds = tuple(map(self._kind_cache.__getitem__, zip(sources, targets, strict=True)))
+        except KeyError:
+            kinds = tuple(map(self._host_kind, sources, targets))
         return Operation(
-            started=tuple(
-                known.get((r.source, r.target)) or self._host_kind(r.source, r.target)
-                for r in reports
-                if tor_of[r.source] != tor_of[r.target]
-            )
+            started=tuple(k for k in kinds if k != _LOCAL) if _LOCAL in kinds else kinds
         )
 
     def ending(self, ids: Iterable[str]) -> Operation:
@@ -333,24 +354,16 @@ class RouteState:
     def source_ports(self, flow: str) -> list[int]:
         """The ports for the flow's path, ascending; none if its host knows none."""
         record = self.flows[flow]
-        table = self._ports_of.get((record.report.source, record.report.target))
-        return [] if table is None or record.path is None else table.get(record.path, [])
+        return list(self.ports_on(record.report, record.path))
+
+    def ports_on(self, report: FlowReport, path: Path | None) -> tuple[int, ...]:
+        """The source ports of the flow's host that lead over `path`, ascending."""
+        table = self._ports_of.get((report.source, report.target))
+        return () if table is None or path is None else table.get(path, ())
 
     def _add(self, flow: AssignedFlow) -> None:
         self.flows[flow.report.id] = flow
         self.flows_of.setdefault(flow.report.source, {})[flow.report.id] = None
-
-    def _remove(self, flow: str) -> None:
-        record = self.flows.pop(flow, None)
-        if record is None:
-            return
-        if flow in self.numbers:
-            del self.numbers[flow]
-            self._avoiding.discard(flow)
-        of_host = self.flows_of[record.report.source]
-        del of_host[flow]
-        if not of_host:
-            del self.flows_of[record.report.source]
 
     def _tor(self, where: str, host: str) -> int:
         if host not in self.file.tor_of:
@@ -370,7 +383,8 @@ class RouteState:
                 path = self.file.path_numbers(table[port])
                 if path is not None:
                     by_path.setdefault(path, []).append(port)
-            self._ports_of[host, target] = by_path
+            ports_on = {path: tuple(ports) for path, ports in by_path.items()}
+            self._ports_of[host, target] = ports_on
 
     def _lives(self, path: Path, dead: frozenset[Cable]) -> bool:
         names = self.file.numbered
@@ -448,13 +462,15 @@ class RouteState:
         return self._number_of(_Kind(*pair, None if paths == every else paths))
 
     def _host_kind(self, source: str, target: str) -> int:
-        """The kind of flows between two hosts that avoid nothing."""
+        """The kind of flows between two hosts that avoid nothing; `_LOCAL` under one ToR."""
         known = self._kind_cache.get((source, target))
         if known is None:
             if len(self._kind_cache) >= _MOST_KINDS:
                 self._kind_cache.clear()
             pair = self.file.tor_of[source], self.file.tor_of[target]
-            if pair in self._detours or (source, target) in self._ports_of:
+            if pair[0] == pair[1]:
+                known = _LOCAL
+            elif pair in self._detours or (source, target) in self._ports_of:
                 report = _AnyReport(source, target)
                 flow = AssignedFlow(report, "", None, 0)  # type: ignore[arg-type]
                 known = self._restricted(flow, self.dead, self._detours)
@@ -546,6 +562,14 @@ class RouteState:
         if len(self._kinds) > _MOST_KINDS:
             self._make_anew()
         return list(changed)
+
+
+def _columns(reports: Sequence[FlowReport]) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+    """Ids, sources and targets."""
+    return tuple(zip(*reports, strict=True))[:3] if reports else ((), (), ())  # type: ignore[return-value]
+
+
+_as_assigned = partial(tuple.__new__, AssignedFlow)  # AssignedFlow._make without a call in Python
 
 
 class _AnyReport(NamedTuple):

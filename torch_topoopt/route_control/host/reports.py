@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch_topoopt.route_control.controller.messages import FlowReport
@@ -77,7 +76,7 @@ class FlowReports:
             if report is None or flow.link in self.made:
                 continue
             if flow.planned_bytes is None:
-                report = replace(report, bytes=sent_bytes.get(flow.link, 0))
+                report = report._replace(bytes=sent_bytes.get(flow.link, 0))
             if report.bytes >= max(1, self._threshold_bytes):
                 self.made[flow.link] = report
                 found.append(report)

@@ -1,0 +1,97 @@
+"""The state after a restart: flows of reports that have ended in part, moved, or come again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+from route_control.controller.test_route_state import leaf_spine_file
+
+from torch_topoopt.route_control.controller.request_handler import (
+    AssignmentOptions,
+    RequestHandler,
+)
+from torch_topoopt.route_control.controller.store import RouteStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = leaf_spine_file(3, 3, 3)
+
+
+class StoredController:
+    def __init__(self, path: Path, *, limits_rates: bool = False) -> None:
+        self.store = RouteStore(path, FILE)
+        options = AssignmentOptions(limits_rates=limits_rates, precomputed=0)
+        self.handler = RequestHandler(self.store, "local-search", lambda hosts: None, options, 0.0)
+        self._numbers = itertools.count()
+
+    def send(self, path: str, **body: Any) -> None:
+        text = json.dumps({"request": str(next(self._numbers)), **body}).encode()
+        self.handler.change("POST", path, text, 0.0)
+
+    def start(self, job: str, *ids: str) -> None:
+        self.send("/v1/flows", job=job, flows=[flow(name) for name in ids])
+
+    def rows(self, table: str) -> int:
+        (count,) = self.store._database.execute(f"SELECT count(*) FROM {table}").fetchone()
+        return int(count)
+
+    def check_restart(self) -> None:
+        """Loading gives the same flows in the same order."""
+        state, options = self.handler.state, self.handler._how
+        loaded = self.store.load("local-search", limits_rates=options.limits_rates)
+        assert list(loaded.flows.items()) == list(state.flows.items())
+        assert (loaded.epoch, loaded.dead) == (state.epoch, state.dead)
+
+
+def flow(name: str) -> dict[str, Any]:
+    number = int(name[1:])
+    source, target = number % 9, (number + 3 + number // 9) % 9
+    return {"id": name, "source": f"h{source}", "target": f"h{target}", "bytes": 10**6}
+
+
+def test_a_flow_that_ended_alone_may_start_again(tmp_path: Path) -> None:
+    controller = StoredController(tmp_path / "s")
+    controller.start("j", "f0", "f1", "f2")
+    controller.send("/v1/flows/end", ids=["f0", "f0"])
+    controller.check_restart()
+    controller.start("j", "f1", "f0")  # f1 is there already
+    controller.check_restart()
+    assert list(controller.handler.state.flows) == ["f1", "f2", "f0"]
+    assert controller.rows("ended") == 1
+    controller.send("/v1/flows/end", ids=["f1", "f2"])
+    controller.check_restart()
+    assert (controller.rows("ended"), controller.rows("reports")) == (0, 1)
+    controller.send("/v1/paths/degraded", flow="f0")
+    controller.check_restart()
+    assert controller.rows("changes") == 1
+    controller.send("/v1/flows/end", ids=["f0"])
+    controller.check_restart()
+    assert [controller.rows(name) for name in ("reports", "ended", "changes")] == [0, 0, 0]
+
+
+def test_every_state_is_restored(tmp_path: Path) -> None:
+    for limits_rates in (False, True):
+        random_ = random.Random(3)
+        controller = StoredController(tmp_path / f"{limits_rates}", limits_rates=limits_rates)
+        for step in range(60):
+            there = list(controller.handler.state.flows)
+            draw = random_.random()
+            if draw < 0.4:
+                names = [f"f{i}" for i in random_.sample(range(40), 6)]
+                controller.start("j", *names)
+            elif draw < 0.8 and there:
+                ids = random_.sample(there, min(4, len(there)))
+                controller.send("/v1/flows/end", ids=ids)
+            elif draw < 0.9 and there:
+                controller.send("/v1/paths/degraded", flow=random_.choice(there))
+            else:
+                cable = list(random_.choice(FILE.links).ends)
+                controller.send("/v1/links", **{random_.choice(["down", "up"]): [cable]})
+            controller.check_restart()
+            if step % 20 == 10:
+                controller.handler._forget()  # as after a restart
+        assert controller.rows("changes") <= len(controller.handler.state.flows)
