@@ -54,7 +54,8 @@ class FlowReports:
                     self._unnamed(flow.link, address)
             if source is not None and target is not None and source != target:
                 size_bytes = flow.planned_bytes or 0
-                self._named[flow.link] = FlowReport(flow.id, source, target, size_bytes)
+                report = FlowReport(flow.id, source, target, size_bytes, flow.period_s)
+                self._named[flow.link] = report
         hosts = sorted({report.source for report in self._named.values()})
         if len(hosts) > 1:
             raise ValueError(f"one server has addresses of the hosts {', '.join(hosts)}")
