@@ -71,8 +71,9 @@ class TrainingLog:
         if kind == "demand":
             self.of_script = event.get("of_script") is not False
         elif kind == "route" and event.get("what") == "path":
-            ends, path = event.get("ends"), event.get("path")
-            if _is_list_of(int, ends) and len(ends) == 4 and _is_list_of(str, path):
+            ends: object = event.get("ends")
+            path: object = event.get("path")
+            if _is_list_of(ends, int) and len(ends) == 4 and _is_list_of(path, str):
                 self.paths[Link(*ends)] = tuple(path)
         elif kind == "stage":
             self.stage = str(event.get("name", ""))
@@ -92,7 +93,7 @@ class TrainingLog:
             self.losses.append(Point(time_s, iteration, event["loss"]))
 
 
-def _is_list_of(kind: type[Element], value: Any) -> TypeGuard[list[Element]]:
+def _is_list_of(value: object, kind: type[Element]) -> TypeGuard[list[Element]]:
     return isinstance(value, list) and all(type(element) is kind for element in value)
 
 

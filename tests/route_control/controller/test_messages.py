@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
 from support.refusals import refused
 
-from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.plan.codec import DocumentError, decode
 from torch_topoopt.route_control.controller.messages import (
     FlowReport,
+    FlowsDocument,
+    FlowsReader,
     _plain_flows,
     flows_body,
+    parse_object,
     read_flows,
 )
 
@@ -31,11 +35,11 @@ def body(*flows: dict[str, Any], **changes: Any) -> bytes:
         [FLOW],
         [FLOW, {**FLOW, "id": "g", "period_s": 0.5}],
         [{**FLOW, "period_s": None, "source": "id"}],
-        [{**FLOW, "id": "é", "bytes": 2**63 - 1}],
+        [{**FLOW, "id": "g" * 200, "bytes": 2**63 - 1}],
     ],
 )
 def test_plain_reports_are_read_without_the_codec(flows: list[dict[str, Any]]) -> None:
-    text = json.dumps({"request": "r", "job": "job", "flows": flows}, ensure_ascii=False).encode()
+    text = json.dumps({"request": "r", "job": "job", "flows": flows}, indent=1).encode()
     message = _plain_flows(text)
     assert message is not None
     assert message.flows == tuple(FlowReport(**flow) for flow in flows)
@@ -77,14 +81,63 @@ def test_what_is_not_a_report_is_refused(text: str, tokens: tuple[object, ...]) 
 
 def test_other_forms_of_the_same_report_are_read_by_the_codec() -> None:
     expected = read_flows(body(FLOW))
-    for text in (
-        (TEXT % PLAIN).replace('"f"', '"\\u0066"').encode(),
-        body(FLOW).decode().encode("utf-16"),
-    ):
+    plain = TEXT % PLAIN
+    texts = [plain.replace('"f"', '"\\u0066"').encode(), plain.encode("utf-16")]
+    for text in texts:
         assert _plain_flows(text) is None
         message = read_flows(text)
         assert (message.job, message.flows) == (expected.job, expected.flows)
     assert read_flows(body()).flows == ()
+    other = (TEXT % PLAIN.replace('"f"', '"é"').replace("}", ', "period_s": 1}')).encode()
+    assert _plain_flows(other) is None
+    assert read_flows(other).flows == (FlowReport("é", "h0", "h2", 10, 1.0),)
+
+
+def test_what_is_read_fast_is_what_the_codec_reads() -> None:
+    """Bodies with random changes: whatever the fast reader accepts, the codec reads the same."""
+    random_ = random.Random(7)
+    pieces = [b'"', b"{", b"}", b"[", b"]", b",", b":", b" ", b"0", b"1", b".5", b"e9", b"-", b"+"]
+    pieces += [b"null", b"true", b'"id"', b'"period_s": 2.5', b'"job": "j"', b"\\n", b"\x7f", b"01"]
+    flows = [FLOW, {**FLOW, "id": "g", "period_s": 0.5}, {**FLOW, "id": "h", "period_s": None}]
+    plain = body(*flows)
+    accepted = 0
+    for _ in range(20_000):
+        text = plain
+        for _ in range(random_.choice([1, 1, 2])):
+            at = random_.randrange(len(text))
+            text = text[:at] + random_.choice(pieces) + text[at + random_.choice([0, 1, 1, 4]) :]
+        found = _plain_flows(text)
+        if found is None:
+            continue
+        accepted += 1
+        read = decode(FlowsDocument, parse_object(text))
+        assert (found.request, found.job) == (read.request, read.job)
+        assert list(map(tuple, found.flows)) == [tuple(vars(of).values()) for of in read.flows]
+        for of in found.flows:
+            assert 1 <= of.bytes < 2**63
+            assert of.period_s is None or of.period_s > 0
+            assert of.id.isprintable()
+    assert accepted > 500
+
+
+def test_a_repeated_report_is_not_parsed_again() -> None:
+    reader = FlowsReader()
+    first, other = reader.read(body(FLOW)), reader.read(body({**FLOW, "id": "g"}))
+    again = reader.read(body(FLOW).replace(b'"r"', b'"s"'))
+    assert again.flows is first.flows
+    assert (again.request, again.job, again.body != first.body) == ("s", "j", True)
+    assert reader.read(body({**FLOW, "id": "g"})).flows is other.flows
+    assert reader.read(body(FLOW, job="k")) == read_flows(body(FLOW, job="k"))
+    assert reader.read(body({**FLOW, "bytes": 11})).flows[0].bytes == 11
+    for changed, field in (
+        (body(FLOW)[:-1], "body"),
+        (body(FLOW) + b"]", "body"),
+        (body(FLOW).replace(b'"r"', b'"' + b"r" * 201 + b'"'), "request"),
+        (body(FLOW).replace(b'"r"', b'"r", "request": "s"'), "request"),
+        (body(FLOW)[:-1] + b', "job": "j"}', "job"),
+    ):
+        with refused(DocumentError, field):
+            reader.read(changed)
 
 
 def test_a_body_of_flows_is_read_again() -> None:

@@ -76,6 +76,7 @@ class RequestHandler:
         self._store = store
         self._scheme = scheme
         self._publish = publish
+        self._reader = messages.FlowsReader()
         self._tails: dict[_TailKey, str] = {}  # of flows in answers
         self._to_learn: list[Callable[[], None]] = []
         self._network = self.state.file.to_json().encode()
@@ -169,19 +170,23 @@ class RequestHandler:
         return self._done(message.request, changed, ())
 
     def _start(self, body: bytes, now_s: float) -> bytes:
-        message = messages.read_flows(body)
+        message = self._reader.read(body)
         self._check_new(message.request)
         state, flows = self.state, message.flows
-        ids = [flow.id for flow in flows]
-        new: Sequence[FlowReport] = flows
-        if not state.flows.keys().isdisjoint(ids):
-            new = [flow for flow in flows if flow.id not in state.flows]
+        count = len(state.flows)
         changed = state.start(message.job, flows)
+        started = changed[: len(state.flows) - count]
+        new: Sequence[FlowReport] = flows
+        if len(started) < len(flows):  # the host repeats some
+            there = frozenset(started)
+            new = [flow for flow in flows if flow.id in there]
         self.leases.heard({flow.source for flow in flows}, now_s)
+        ids: Sequence[str] = started
+        if new is not flows:
+            ids = [flow.id for flow in flows]
         if new:
-            is_whole = len(new) == len(flows)
-            body = message.body if is_whole else messages.flows_body(message.job, new)
-            self._store.save_report(body, new, state)
+            body = message.body if new is flows else messages.flows_body(message.job, new)
+            self._store.save_report(body, started, state)
         answer = self._done(message.request, changed, ids)
         if new:
             learn = self.prediction.started
@@ -209,6 +214,7 @@ class RequestHandler:
         self._check_new(message.request)
         changed = self.state.degrade(message.flow)
         self.leases.heard([self.state.flows[message.flow].report.source], now_s)
+        self._store.save_flows(self.state, [message.flow])  # also if it keeps its path
         return self._done(message.request, changed, [message.flow])
 
     def _note(self, step: Callable[[], None]) -> None:
@@ -231,7 +237,7 @@ class RequestHandler:
         self.counts.hits += known.hits
         self.counts.misses += known.misses
         known.hits = known.misses = 0
-        self._store.save(request, self.state, list(dict.fromkeys((*asked, *changed))), ended)
+        self._store.save(request, self.state, changed, ended)
         if changed:
             self._publish({self.state.flows[name].report.source for name in changed})
         return self._assignments(asked)

@@ -10,8 +10,8 @@ it is used if there is one (`precomputed`).
 from __future__ import annotations
 
 import itertools
-import operator
 import os
+from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -77,13 +77,16 @@ class RouteState:
         self.file = file
         self.epoch = 0
         self.flows: dict[str, AssignedFlow] = {}
-        self.flows_of: dict[str, dict[str, None]] = {}  # source host -> ids, in their order
+        self.flows_of: dict[str, dict[str, None]] = defaultdict(
+            dict
+        )  # source host -> ids, in their order
         self.ports: dict[str, PortPaths] = {}
         self.dead: frozenset[Cable] = frozenset()
         self.numbers: dict[str, int] = {}  # in the assignment, of flows between two ToRs
         self.precomputed = Precomputed()
         self.replays: list[Replay] | None = None  # pending operations of a copy
         self._how = scheme, limits_rates
+        self.limits_rates = limits_rates
         self._network = file.network()
         self._ports_of: dict[Hosts, dict[Path, tuple[int, ...]]] = {}
         self._detours: dict[Pair, PathSet] = {}  # of pairs without a live shortest path
@@ -128,7 +131,7 @@ class RouteState:
         self.ports, self._ports_of = ports, {}
         for host, of_host in ports.items():
             self._index_ports(host, of_host)
-        self.flows, self.flows_of = {}, {}
+        self.flows, self.flows_of = {}, defaultdict(dict)
         for flow in flows:
             self._add(flow)
         self._make_anew()
@@ -197,32 +200,35 @@ class RouteState:
     def start(self, job: str, reports: Sequence[FlowReport]) -> list[str]:
         """New flows; the answer includes them, too, if they have a path. Repeating the report of a
         flow word for word changes nothing; raises ConflictError for one that differs."""
-        new = self._new(job, reports)
+        kinds = self._kinds_of_new(reports)
+        new = reports if kinds is not None else self._new(job, reports)
         if not new:
             return []
-        operation = self.starting(new)
+        operation = self.starting(new) if kinds is None else _starting(kinds)
         result = self._decided(operation)
         moved = result.moved  # the new ones are the first
-        begun = moved[: len(operation.started)]
+        count = len(operation.started)
+        numbers, ats = zip(*moved[:count], strict=True) if count else ((), ())
         names, sources, _ = _columns(new)
         crossing: Sequence[str] = names
-        paths = [self._paths[at] if at >= 0 else None for _, at in begun]
-        if len(begun) < len(new):  # some are under one ToR
+        paths: list[Path | None]
+        if -1 in ats:
+            paths = [self._paths[at] if at >= 0 else None for at in ats]
+        else:
+            paths = [*map(self._paths.__getitem__, ats)]
+        if count < len(new):  # some are under one ToR
             crossing = [report.id for report in new if self._crosses(report)]
             over = iter(paths)
             paths = [next(over) if self._crosses(r) else (self._ends(r)[0],) for r in new]
-        self._number(crossing, [number for number, _ in begun], operation.started)
+        self._number(crossing, numbers, operation.started)
         same = (itertools.repeat(value) for value in (self.epoch, _NOTHING, None))
         rows = zip(new, itertools.repeat(job), paths, *same, strict=False)
         self.flows.update(zip(names, map(_as_assigned, rows), strict=True))
         flows_of = self.flows_of
         for name, source in zip(names, sources, strict=True):
-            if source in flows_of:
-                flows_of[source][name] = None
-            else:
-                flows_of[source] = {name: None}
-        others = self._noted(moved[len(begun) :], result)
-        return list(dict.fromkeys([*names, *others]))
+            flows_of[source][name] = None
+        others = self._noted(moved[count:], result)
+        return list(dict.fromkeys([*names, *others])) if others else list(names)
 
     def _number(self, names: Sequence[str], numbers: Sequence[int], kinds: Sequence[int]) -> None:
         """Notes the numbers of new flows in the assignment."""
@@ -235,17 +241,19 @@ class RouteState:
             ids[number] = name
             kind_of[number] = kind
 
+    def _kinds_of_new(self, reports: Sequence[FlowReport]) -> Sequence[int] | None:
+        """The kinds of reports that are new, distinct, and between hosts with known kinds, in the
+        common case that all are; else None."""
+        names, sources, targets = _columns(reports)
+        if len(set(names)) < len(names) or not self.flows.keys().isdisjoint(names):
+            return None
+        try:
+            return [*map(self._kind_cache.__getitem__, zip(sources, targets, strict=True))]
+        except KeyError:
+            return None
+
     def _new(self, job: str, reports: Sequence[FlowReport]) -> Sequence[FlowReport]:
         """The reports of `reports` without a flow yet."""
-        tor_of, flows = self.file.tor_of, self.flows
-        names, sources, targets = _columns(reports)
-        if (
-            len(set(names)) == len(names)
-            and flows.keys().isdisjoint(names)
-            and not any(map(operator.eq, sources, targets))
-            and tor_of.keys() >= {*sources, *targets}
-        ):
-            return reports  # no single flow has to be looked at
         ids: set[str] = set()
         new: list[FlowReport] = []
         for i, report in enumerate(reports):
@@ -257,7 +265,7 @@ class RouteState:
             if name in ids:
                 raise DocumentError(f"flows[{i}].id: {brief(name)} is given twice")
             ids.add(name)
-            there = flows.get(name)
+            there = self.flows.get(name)
             if there is None:
                 new.append(report)
             elif (there.job, there.report) != (job, report):
@@ -265,17 +273,21 @@ class RouteState:
         return new
 
     def end(self, ids: Sequence[str]) -> list[str]:
-        if not self.flows.keys() >= set(ids):
+        ended = dict.fromkeys(ids)
+        if not self.flows.keys() >= ended.keys():
             i = next(i for i, flow in enumerate(ids) if flow not in self.flows)
             raise DocumentError(f"ids[{i}]: {brief(ids[i])} is not a flow")
-        operation = self.ending(ids)
-        for flow in dict.fromkeys(ids):
-            of_host = self.flows_of[source := self.flows.pop(flow).report.source]
+        operation = self.ending(ended)
+        flows_of = self.flows_of
+        for flow, record in zip(ended, map(self.flows.pop, ended), strict=True):
+            source = record.report.source
+            of_host = flows_of[source]
             del of_host[flow]
             if not of_host:
-                del self.flows_of[source]
+                del flows_of[source]
+        for flow in ended:
             self.numbers.pop(flow, None)
-        self._avoiding.difference_update(ids)
+        self._avoiding.difference_update(ended)
         return self._settled(operation)
 
     def set_links(self, down: Sequence[Sequence[str]], up: Sequence[Sequence[str]]) -> list[str]:
@@ -319,18 +331,11 @@ class RouteState:
                     self._number_of(_Kind(*pair, None))
                 self._detours = self._found_detours(self._dead_links(self.dead), self.dead)
                 self._kind_cache.clear()
-        _, sources, targets = _columns(reports)
-        try:
-            kinds = tuple(map(self._kind_cache.__getitem__, zip(sources, targets, strict=True)))
-        except KeyError:
-            kinds = tuple(map(self._host_kind, sources, targets))
-        return Operation(
-            started=tuple(k for k in kinds if k != _LOCAL) if _LOCAL in kinds else kinds
-        )
+        return _starting([self._host_kind(report.source, report.target) for report in reports])
 
     def ending(self, ids: Iterable[str]) -> Operation:
-        there = dict.fromkeys(ids)
-        return Operation(ended=tuple(self.numbers[i] for i in there if i in self.numbers))
+        numbers = map(self.numbers.get, dict.fromkeys(ids))
+        return Operation(ended=tuple(number for number in numbers if number is not None))
 
     def dying(self, cables: Collection[Cable]) -> Operation:
         return self._linked(self.dead | set(cables))[0]
@@ -363,7 +368,7 @@ class RouteState:
 
     def _add(self, flow: AssignedFlow) -> None:
         self.flows[flow.report.id] = flow
-        self.flows_of.setdefault(flow.report.source, {})[flow.report.id] = None
+        self.flows_of[flow.report.source][flow.report.id] = None
 
     def _tor(self, where: str, host: str) -> int:
         if host not in self.file.tor_of:
@@ -562,6 +567,13 @@ class RouteState:
         if len(self._kinds) > _MOST_KINDS:
             self._make_anew()
         return list(changed)
+
+
+def _starting(kinds: Sequence[int]) -> Operation:
+    """Flows of these kinds start."""
+    if _LOCAL in kinds:
+        kinds = [kind for kind in kinds if kind != _LOCAL]
+    return Operation(started=tuple(kinds))
 
 
 def _columns(reports: Sequence[FlowReport]) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from torch_topoopt.route_control.controller.messages import read_flows
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Collection, Iterable, Sequence
 
-    from torch_topoopt.route_control.controller.messages import FlowReport
     from torch_topoopt.route_control.network_file import NetworkFile
 
 _LAYOUT = 3  # of the tables
+_path_of = attrgetter("path")  # of an AssignedFlow
 _MOST_TEXTS = 200_000  # of paths
 _TABLES = """
     CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -57,7 +58,7 @@ class RouteStore:
         self._report_of: dict[str, int] = {}  # flow -> its row in `reports`
         self._left: dict[int, int] = {}  # row -> its flows that have not ended
         self._last_report = 0
-        self._started: frozenset[str] = frozenset()  # flows of a report that is not committed yet
+        self._new_report = 0  # not committed yet; 0: none
         self._changed: set[str] = set()  # flows with a row in `changes`
         self._database = sqlite3.connect(path, timeout=1)
         self._database.execute("PRAGMA locking_mode = EXCLUSIVE")  # one controller at a time
@@ -110,7 +111,7 @@ class RouteStore:
         ended = set(read("SELECT report, id FROM ended"))
         changes = {row[0]: row[1:] for row in read("SELECT * FROM changes")}
         self._report_of, self._left, self._changed = {}, {}, set(changes)
-        self._started, self._last_report = frozenset(), 0
+        self._new_report, self._last_report = 0, 0
         flows: list[AssignedFlow] = []
         for number, body, texts, epoch in read("SELECT * FROM reports ORDER BY number"):
             message = read_flows(body)
@@ -146,39 +147,45 @@ class RouteStore:
     ) -> None:
         """Stores the effect of one request: its id (None: an expired lease), changed and ended
         flows, epoch and links."""
-        rows = [
-            (
-                *(name, self._path_texts[flow.path], flow.changed),
-                json.dumps(sorted(flow.avoided)) if flow.avoided else "[]",
-                flow.rate_bits_per_s,
-            )
-            for name, flow in zip(changed, map(state.flows.__getitem__, changed), strict=True)
-            if name not in self._started or flow.rate_bits_per_s is not None
-        ]
         with self._database as database:
             if request is not None:
                 database.execute("INSERT INTO requests VALUES (?)", (request,))
             self._end(dict.fromkeys(ended))
-            database.executemany("INSERT OR REPLACE INTO changes VALUES (?, ?, ?, ?, ?)", rows)
+            self.save_flows(state, changed)
             database.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (str(state.epoch),))
             if state.dead != self._dead:
                 database.execute("DELETE FROM dead")
                 database.executemany("INSERT INTO dead VALUES (?, ?)", map(sorted, state.dead))
-        self._changed.update(row[0] for row in rows)
-        self._started = frozenset()
+        self._new_report = 0
         self._dead = state.dead
 
-    def save_report(self, body: bytes, flows: Sequence[FlowReport], state: RouteState) -> None:
+    def save_flows(self, state: RouteState, flows: Iterable[str]) -> None:
+        """Stores the paths, rates and avoided paths of flows that differ from their reports. `save`
+        commits them."""
+        of, new = self._report_of, self._new_report
+        rates = state.limits_rates
+        rows = [
+            (
+                *(name, self._path_texts[(flow := state.flows[name]).path], flow.changed),
+                json.dumps(sorted(flow.avoided)) if flow.avoided else "[]",
+                flow.rate_bits_per_s,
+            )
+            for name in flows
+            if of[name] != new or (rates and state.flows[name].rate_bits_per_s is not None)
+        ]
+        self._database.executemany("INSERT OR REPLACE INTO changes VALUES (?, ?, ?, ?, ?)", rows)
+        self._changed.update(row[0] for row in rows)
+
+    def save_report(self, body: bytes, ids: Sequence[str], state: RouteState) -> None:
         """Stores new flows with their paths. `body` is a request of exactly these flows. Call it
         before `save`, which commits both."""
-        texts, flows_now = self._path_texts, state.flows
         self._last_report += 1
-        ids = [flow.id for flow in flows]
-        self._started = frozenset(ids)
+        self._new_report = self._last_report
         self._report_of.update(dict.fromkeys(ids, self._last_report))
         self._left[self._last_report] = len(ids)
-        paths = ", ".join([texts[flows_now[name].path] for name in ids])
-        row = self._last_report, body, f"[{paths}]", state.epoch
+        paths = map(_path_of, map(state.flows.__getitem__, ids))
+        texts = ", ".join(map(self._path_texts.__getitem__, paths))
+        row = self._last_report, body, f"[{texts}]", state.epoch
         self._database.execute("INSERT INTO reports VALUES (?, ?, ?, ?)", row)
 
     def _end(self, ids: Collection[str]) -> None:
