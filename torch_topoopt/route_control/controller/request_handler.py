@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from torch_topoopt.route_control.controller.store import RouteStore
 
     Change = Callable[[bytes, float], bytes]
-    _TailKey = tuple[tuple[int, ...] | None, tuple[int, ...], float | None]
 
 _DIGITS = 18  # of an epoch
 _MOST_TEXTS = 200_000  # of flows in answers
@@ -77,7 +76,7 @@ class RequestHandler:
         self._scheme = scheme
         self._publish = publish
         self._reader = messages.FlowsReader()
-        self._tails: dict[_TailKey, str] = {}  # of flows in answers
+        self._tails: dict[object, str] = {}  # of flows in answers
         self._to_learn: list[Callable[[], None]] = []
         self._network = self.state.file.to_json().encode()
         self._changes: dict[str, Change] = {
@@ -248,13 +247,19 @@ class RequestHandler:
         parts = []
         for name, flow in zip(flows, map(self.state.flows.__getitem__, flows), strict=True):
             report, _, path, _, _, rate = flow
-            key = path, ports_on(report, path), rate
-            tail = known.get(key) or self._tail(*key)
+            ports = ports_on(report, path)
+            # Most flows have no rate, and many no ports: their path is the key.
+            key = (path, ports, rate) if ports or rate is not None else path
+            tail = known.get(key) or self._tail(key, path, ports, rate)
             parts.append(f'{{"id": {quoted(name)}, {tail}}}')
         return f'{{"epoch": {self.state.epoch}, "flows": [{", ".join(parts)}]}}'.encode()
 
     def _tail(
-        self, path: tuple[int, ...] | None, ports: tuple[int, ...], rate: float | None
+        self,
+        key: object,
+        path: tuple[int, ...] | None,
+        ports: tuple[int, ...],
+        rate: float | None,
     ) -> str:
         """The fields of a flow after its id."""
         names = None if path is None else [self.state.file.numbered[i] for i in path]
@@ -265,7 +270,7 @@ class RequestHandler:
         )
         if len(self._tails) >= _MOST_TEXTS:
             self._tails.clear()
-        self._tails[path, ports, rate] = text
+        self._tails[key] = text
         return text
 
 

@@ -7,8 +7,10 @@ ids of all requests are kept as long as the file, so that no request is accepted
 
 from __future__ import annotations
 
+import itertools
 import json
 import sqlite3
+from array import array
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -17,12 +19,15 @@ from torch_topoopt.route_control.controller.state import AssignedFlow, RouteStat
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from torch_topoopt.route_control.network_file import NetworkFile
 
+    Path = tuple[int, ...]
+
 _LAYOUT = 3  # of the tables
 _path_of = attrgetter("path")  # of an AssignedFlow
+_INTEGER = "i"  # of packed paths
 _MOST_TEXTS = 200_000  # of paths
 _TABLES = """
     CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -32,7 +37,8 @@ _TABLES = """
     CREATE TABLE IF NOT EXISTS reports (
         number INTEGER PRIMARY KEY,
         body BLOB NOT NULL,
-        paths TEXT NOT NULL,
+        path_lengths BLOB NOT NULL,
+        path_switches BLOB NOT NULL,
         changed INTEGER NOT NULL
     );
     CREATE TABLE IF NOT EXISTS ended (
@@ -113,18 +119,19 @@ class RouteStore:
         self._report_of, self._left, self._changed = {}, {}, set(changes)
         self._new_report, self._last_report = 0, 0
         flows: list[AssignedFlow] = []
-        for number, body, texts, epoch in read("SELECT * FROM reports ORDER BY number"):
+        for number, body, lengths, switches, epoch in read("SELECT * FROM reports ORDER BY number"):
             message = read_flows(body)
-            for report, at in zip(message.flows, json.loads(texts), strict=True):
+            for report, path in zip(message.flows, _unpacked(lengths, switches), strict=True):
                 if (number, report.id) in ended:
                     continue
-                path, changed, avoided, rate = at, epoch, [], None
+                changed, avoided, rate = epoch, [], None
                 if report.id in changes:
-                    path, changed, avoided, rate = changes[report.id]
-                    path, avoided = json.loads(path), json.loads(avoided)
+                    text, changed, avoided, rate = changes[report.id]
+                    path = None if (at := json.loads(text)) is None else tuple(at)
+                    avoided = json.loads(avoided)
                 flows.append(
                     AssignedFlow(
-                        *(report, message.job, None if path is None else tuple(path), changed),
+                        *(report, message.job, path, changed),
                         frozenset(map(tuple, avoided)),
                         rate if limits_rates else None,
                     )
@@ -183,10 +190,9 @@ class RouteStore:
         self._new_report = self._last_report
         self._report_of.update(dict.fromkeys(ids, self._last_report))
         self._left[self._last_report] = len(ids)
-        paths = map(_path_of, map(state.flows.__getitem__, ids))
-        texts = ", ".join(map(self._path_texts.__getitem__, paths))
-        row = self._last_report, body, f"[{texts}]", state.epoch
-        self._database.execute("INSERT INTO reports VALUES (?, ?, ?, ?)", row)
+        paths = _packed([*map(_path_of, map(state.flows.__getitem__, ids))])
+        row = self._last_report, body, *paths, state.epoch
+        self._database.execute("INSERT INTO reports VALUES (?, ?, ?, ?, ?)", row)
 
     def _end(self, ids: Collection[str]) -> None:
         """Deletes reports whose flows have all ended."""
@@ -220,10 +226,24 @@ class RouteStore:
         return None if row is None else str(row[0])
 
 
-class _PathTexts(dict[tuple[int, ...] | None, str]):
+def _packed(paths: Sequence[Path | None]) -> tuple[bytes, bytes]:
+    """The number of switches of each path, 0 for None, and all switches; texts take longer."""
+    lengths = array(_INTEGER, [len(path or ()) for path in paths])
+    switches = array(_INTEGER, itertools.chain.from_iterable(filter(None, paths)))
+    return lengths.tobytes(), switches.tobytes()
+
+
+def _unpacked(lengths: bytes, switches: bytes) -> Iterator[Path | None]:
+    """The paths of `_packed`."""
+    numbers = iter(array(_INTEGER, switches))
+    for length in array(_INTEGER, lengths):
+        yield tuple(itertools.islice(numbers, length)) or None
+
+
+class _PathTexts(dict["Path | None", str]):
     """Paths as JSON."""
 
-    def __missing__(self, path: tuple[int, ...] | None) -> str:
+    def __missing__(self, path: Path | None) -> str:
         if len(self) >= _MOST_TEXTS:
             self.clear()
         text = self[path] = json.dumps(path)
