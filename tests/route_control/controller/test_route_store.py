@@ -28,12 +28,31 @@ class StoredController:
         self.handler = RequestHandler(self.store, "local-search", lambda hosts: None, options, 0.0)
         self._numbers = itertools.count()
 
-    def send(self, path: str, **body: Any) -> None:
+    def send(self, path: str, method: str = "POST", **body: Any) -> dict[str, Any]:
         text = json.dumps({"request": str(next(self._numbers)), **body}).encode()
-        self.handler.change("POST", path, text, 0.0)
+        answer: dict[str, Any] = json.loads(self.handler.change(method, path, text, 0.0))
+        return answer
 
     def start(self, job: str, *ids: str) -> None:
-        self.send("/v1/flows", job=job, flows=[flow(name) for name in ids])
+        """The answer has what the state has, also where the report is a repeated one."""
+        answer = self.send("/v1/flows", job=job, flows=[flow(name) for name in ids])
+        state = self.handler.state
+        assert answer["epoch"] == state.epoch
+        assert [found["id"] for found in answer["flows"]] == list(ids)
+        for found in answer["flows"]:
+            record = state.flows[found["id"]]
+            path = None if record.path is None else [FILE.numbered[at] for at in record.path]
+            assert found["path"] == path
+            assert found["source_ports"] == state.source_ports(found["id"])
+            assert found["rate_bits_per_s"] == record.rate_bits_per_s
+
+    def set_ports(self, name: str, random_: random.Random) -> None:
+        """Of the host of this flow, to its target."""
+        source, target = flow(name)["source"], flow(name)["target"]
+        paths = FILE.network().paths(FILE.tor_of[source], FILE.tor_of[target])
+        some = random_.sample(paths, min(2, len(paths)))
+        table = {str(4000 + i): [FILE.numbered[at] for at in path] for i, path in enumerate(some)}
+        self.send(f"/v1/hosts/{source}", "PUT", ports={target: table})
 
     def rows(self, table: str) -> int:
         (count,) = self.store._database.execute(f"SELECT count(*) FROM {table}").fetchone()
@@ -77,12 +96,18 @@ def test_every_state_is_restored(tmp_path: Path) -> None:
     for limits_rates in (False, True):
         random_ = random.Random(3)
         controller = StoredController(tmp_path / f"{limits_rates}", limits_rates=limits_rates)
-        for step in range(60):
+        for step in range(150):
             there = list(controller.handler.state.flows)
             draw = random_.random()
-            if draw < 0.4:
+            if draw < 0.2:
                 names = [f"f{i}" for i in random_.sample(range(40), 6)]
                 controller.start("j", *names)
+            elif draw < 0.4:  # a phase, which comes and goes
+                names = [f"f{i}" for i in range(40, 46)]
+                controller.send("/v1/flows/end", ids=[name for name in names if name in there])
+                controller.start("j", *names)
+            elif draw < 0.45:
+                controller.set_ports(f"f{random_.randrange(46)}", random_)
             elif draw < 0.8 and there:
                 ids = random_.sample(there, min(4, len(there)))
                 controller.send("/v1/flows/end", ids=ids)

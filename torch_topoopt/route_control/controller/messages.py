@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from torch_topoopt import _core
@@ -27,6 +27,22 @@ class FlowReport(NamedTuple):
     target: str
     bytes: int
     period_s: float | None = None
+
+
+class ReportedFlows(tuple[FlowReport, ...]):
+    """The flows of one report, with columns that are made once, also if the report is repeated."""
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(flow.id for flow in self)
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(flow.source for flow in self)
+
+    @cached_property
+    def source_hosts(self) -> frozenset[str]:
+        return frozenset(self.sources)
 
 
 @dataclass(frozen=True)
@@ -55,7 +71,7 @@ class FlowsRequest:
 
     request: str
     job: str
-    flows: tuple[FlowReport, ...]
+    flows: ReportedFlows
     body: bytes
 
 
@@ -104,7 +120,7 @@ def read_flows(body: bytes) -> FlowsRequest:
     message = _plain_flows(body)
     if message is None:  # unusual: the codec finds the error
         read = decode(FlowsDocument, parse_object(body))
-        flows = tuple(FlowReport(**vars(flow)) for flow in read.flows)
+        flows = ReportedFlows(FlowReport(**vars(flow)) for flow in read.flows)
         message = FlowsRequest(read.request, read.job, flows, body)
         for i, flow in enumerate(flows):
             check_name(f"flows[{i}].id", flow.id)
@@ -123,7 +139,7 @@ class FlowsReader:
 
     def __init__(self) -> None:
         # Job and first flow -> the text from the flows on, and its flows.
-        self._last: dict[tuple[bytes, bytes], tuple[bytes, tuple[FlowReport, ...]]] = {}
+        self._last: dict[tuple[bytes, bytes], tuple[bytes, ReportedFlows]] = {}
 
     def read(self, body: bytes) -> FlowsRequest:
         begin = _BEGIN.match(body)
@@ -166,7 +182,8 @@ def _plain_flows(body: bytes) -> FlowsRequest | None:
     if read is None:
         return None
     request, job, *fields = read
-    return FlowsRequest(request, job, tuple(map(_as_report, zip(*fields, strict=True))), body)
+    flows = ReportedFlows(map(_as_report, zip(*fields, strict=True)))
+    return FlowsRequest(request, job, flows, body)
 
 
 def read_end(body: bytes) -> EndRequest:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from json.encoder import encode_basestring_ascii as quoted
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote
 
@@ -19,16 +20,18 @@ from torch_topoopt.route_control.controller import messages
 from torch_topoopt.route_control.controller.leases import Leases
 from torch_topoopt.route_control.controller.metrics import Counts
 from torch_topoopt.route_control.controller.prediction import TrafficPrediction
+from torch_topoopt.route_control.controller.store import packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from torch_topoopt.route_control.controller.messages import FlowReport
     from torch_topoopt.route_control.controller.state import RouteState
     from torch_topoopt.route_control.controller.store import RouteStore
 
     Change = Callable[[bytes, float], bytes]
 
+_MOST_ANSWERS = 256  # to repeated reports
+_path_of = attrgetter("path")  # of an AssignedFlow
 _DIGITS = 18  # of an epoch
 _MOST_TEXTS = 200_000  # of flows in answers
 
@@ -49,6 +52,16 @@ class AssignmentOptions:
     lease_s: float = 60.0
     limits_rates: bool = False
     precomputed: int = 4096
+
+
+@dataclass(frozen=True)
+class _KnownAnswer:
+    """The paths of a report's flows, as stored, and as the text of the flows in the answer."""
+
+    flows: messages.ReportedFlows
+    paths: list[tuple[int, ...] | None]
+    paths_stored: tuple[bytes, bytes]
+    text: str
 
 
 class RequestHandler:
@@ -76,6 +89,7 @@ class RequestHandler:
         self._scheme = scheme
         self._publish = publish
         self._reader = messages.FlowsReader()
+        self._answers: dict[int, _KnownAnswer] = {}  # by id() of a report's flows
         self._tails: dict[object, str] = {}  # of flows in answers
         self._to_learn: list[Callable[[], None]] = []
         self._network = self.state.file.to_json().encode()
@@ -157,6 +171,7 @@ class RequestHandler:
 
     def _forget(self) -> None:
         """Restores the last stored state."""
+        self._answers.clear()
         self._store.roll_back()
         self.state = self._store.load(self._scheme, limits_rates=self._how.limits_rates)
 
@@ -164,6 +179,7 @@ class RequestHandler:
         message = messages.read_ports(body)
         self._check_new(message.request)
         changed = self.state.set_ports(host, message.ports)
+        self._answers.clear()
         self._store.save_ports(host, self.state)
         self.leases.heard([host], now_s)
         return self._done(message.request, changed, ())
@@ -175,22 +191,37 @@ class RequestHandler:
         count = len(state.flows)
         changed = state.start(message.job, flows)
         started = changed[: len(state.flows) - count]
-        new: Sequence[FlowReport] = flows
+        self.leases.heard(flows.source_hosts, now_s)
+        new, new_body = flows, message.body
         if len(started) < len(flows):  # the host repeats some
             there = frozenset(started)
-            new = [flow for flow in flows if flow.id in there]
-        self.leases.heard({flow.source for flow in flows}, now_s)
-        ids: Sequence[str] = started
-        if new is not flows:
-            ids = [flow.id for flow in flows]
+            new = messages.ReportedFlows(flow for flow in flows if flow.id in there)
+            new_body = messages.flows_body(message.job, new)
         if new:
-            body = message.body if new is flows else messages.flows_body(message.job, new)
-            self._store.save_report(body, started, state)
-        answer = self._done(message.request, changed, ids)
+            known = self._known_answer(new)
+            self._store.save_report(new_body, new.names, known.paths_stored, state.epoch)
+        if new is flows and new:
+            self._stored(message.request, changed, ())
+            answer = self._answer(known.text)
+        else:
+            answer = self._done(message.request, changed, flows.names)
         if new:
             learn = self.prediction.started
             self._note(lambda: learn(now_s, message.job, new, state.numbers))
         return answer
+
+    def _known_answer(self, flows: messages.ReportedFlows) -> _KnownAnswer:
+        """The answer to a report whose flows have started. It is the last one if the host repeats
+        its report, and the paths are the same."""
+        paths = [*map(_path_of, map(self.state.flows.__getitem__, flows.names))]
+        known = self._answers.get(id(flows))
+        if known is None or known.flows is not flows or known.paths != paths:
+            known = _KnownAnswer(flows, paths, packed(paths), self._flows_text(flows.names))
+            if len(self._answers) >= _MOST_ANSWERS:
+                self._answers.clear()
+            if not self.state.limits_rates:
+                self._answers[id(flows)] = known
+        return known
 
     def _end(self, body: bytes, now_s: float) -> bytes:
         message = messages.read_end(body)
@@ -232,6 +263,10 @@ class RequestHandler:
         ended: Iterable[str] = (),
     ) -> bytes:
         """Stores the change, wakes the long polls, and returns the requested flows."""
+        self._stored(request, changed, ended)
+        return self._assignments(asked)
+
+    def _stored(self, request: str | None, changed: list[str], ended: Iterable[str]) -> None:
         known = self.state.precomputed
         self.counts.hits += known.hits
         self.counts.misses += known.misses
@@ -239,9 +274,14 @@ class RequestHandler:
         self._store.save(request, self.state, changed, ended)
         if changed:
             self._publish({self.state.flows[name].report.source for name in changed})
-        return self._assignments(asked)
 
     def _assignments(self, flows: Sequence[str]) -> bytes:
+        return self._answer(self._flows_text(flows))
+
+    def _answer(self, flows_text: str) -> bytes:
+        return f'{{"epoch": {self.state.epoch}, "flows": [{flows_text}]}}'.encode()
+
+    def _flows_text(self, flows: Sequence[str]) -> str:
         """As json.dumps, which takes three times as long: there may be thousands."""
         ports_on, known = self.state.ports_on, self._tails
         parts = []
@@ -252,7 +292,7 @@ class RequestHandler:
             key = (path, ports, rate) if ports or rate is not None else path
             tail = known.get(key) or self._tail(key, path, ports, rate)
             parts.append(f'{{"id": {quoted(name)}, {tail}}}')
-        return f'{{"epoch": {self.state.epoch}, "flows": [{", ".join(parts)}]}}'.encode()
+        return ", ".join(parts)
 
     def _tail(
         self,

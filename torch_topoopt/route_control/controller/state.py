@@ -19,6 +19,7 @@ import numpy as np
 
 from torch_topoopt import _core
 from torch_topoopt.plan.codec import DocumentError, brief
+from torch_topoopt.route_control.controller.messages import ReportedFlows
 from torch_topoopt.route_control.controller.precomputed import Operation, Precomputed
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _NOTHING: frozenset[tuple[int, ...]] = frozenset()
 _LOCAL = -1  # the kind of flows between hosts of one ToR, which cross no link between switches
+_MOST_REPORTS = 256  # that are repeated, with known kinds
 _MOST_KINDS = 100_000  # beyond those in use; then the assignment is rebuilt
 
 
@@ -96,6 +98,7 @@ class RouteState:
             for name in cable:
                 self._cables_of.get(file.numbers[name], set()).add(cable)
         self._kind_cache: dict[Hosts, int] = {}
+        self._kinds_of_reports: dict[int, tuple[ReportedFlows, Sequence[int]]] = {}  # by id()
         self._ends_of: tuple[Sequence[Cable], np.ndarray] | None = None  # links of cables
         self._threads = len(os.sched_getaffinity(0))
         self._begin()
@@ -108,7 +111,7 @@ class RouteState:
         self._kind_at: list[_Kind] = []
         self._kind_of: list[int] = []
         self._paths: list[Path] = []  # by their numbers
-        self._kind_cache.clear()
+        self._forget_kinds()
         self.numbers.clear()
 
     def _empty(self) -> _core.PathAssignment:
@@ -189,7 +192,7 @@ class RouteState:
             self._ports_of.pop((host, target), None)
         self.ports[host] = ports
         self._index_ports(host, ports)
-        self._kind_cache.clear()
+        self._forget_kinds()
         changed = dict.fromkeys(self._settled(Operation(kinds=self._other_kinds(of_host))))
         for flow in of_host:
             if flow not in changed and self.source_ports(flow) != before[flow]:
@@ -200,8 +203,9 @@ class RouteState:
     def start(self, job: str, reports: Sequence[FlowReport]) -> list[str]:
         """New flows; the answer includes them, too, if they have a path. Repeating the report of a
         flow word for word changes nothing; raises ConflictError for one that differs."""
+        reports = reports if isinstance(reports, ReportedFlows) else ReportedFlows(reports)
         kinds = self._kinds_of_new(reports)
-        new = reports if kinds is not None else self._new(job, reports)
+        new = reports if kinds is not None else ReportedFlows(self._new(job, reports))
         if not new:
             return []
         operation = self.starting(new) if kinds is None else _starting(kinds)
@@ -209,7 +213,7 @@ class RouteState:
         moved = result.moved  # the new ones are the first
         count = len(operation.started)
         numbers, ats = zip(*moved[:count], strict=True) if count else ((), ())
-        names, sources, _ = _columns(new)
+        names = new.names
         crossing: Sequence[str] = names
         paths: list[Path | None]
         if -1 in ats:
@@ -225,7 +229,7 @@ class RouteState:
         rows = zip(new, itertools.repeat(job), paths, *same, strict=False)
         self.flows.update(zip(names, map(_as_assigned, rows), strict=True))
         flows_of = self.flows_of
-        for name, source in zip(names, sources, strict=True):
+        for name, source in zip(names, new.sources, strict=True):
             flows_of[source][name] = None
         others = self._noted(moved[count:], result)
         return list(dict.fromkeys([*names, *others])) if others else list(names)
@@ -241,16 +245,25 @@ class RouteState:
             ids[number] = name
             kind_of[number] = kind
 
-    def _kinds_of_new(self, reports: Sequence[FlowReport]) -> Sequence[int] | None:
+    def _kinds_of_new(self, reports: ReportedFlows) -> Sequence[int] | None:
         """The kinds of reports that are new, distinct, and between hosts with known kinds, in the
         common case that all are; else None."""
-        names, sources, targets = _columns(reports)
-        if len(set(names)) < len(names) or not self.flows.keys().isdisjoint(names):
+        if not self.flows.keys().isdisjoint(reports.names):
             return None
+        known, kinds = self._kinds_of_reports.get(id(reports), (None, ()))
+        if known is reports:
+            return kinds
+        if len(set(reports.names)) < len(reports):
+            return None
+        pairs = [(report.source, report.target) for report in reports]
         try:
-            return [*map(self._kind_cache.__getitem__, zip(sources, targets, strict=True))]
+            kinds = [*map(self._kind_cache.__getitem__, pairs)]
         except KeyError:
             return None
+        if len(self._kinds_of_reports) >= _MOST_REPORTS:
+            self._kinds_of_reports.clear()
+        self._kinds_of_reports[id(reports)] = reports, kinds
+        return kinds
 
     def _new(self, job: str, reports: Sequence[FlowReport]) -> Sequence[FlowReport]:
         """The reports of `reports` without a flow yet."""
@@ -302,7 +315,7 @@ class RouteState:
         dead = (self.dead | died) - back
         operation, detours = self._linked(dead)
         self.dead, self._detours = dead, detours
-        self._kind_cache.clear()
+        self._forget_kinds()
         return self._settled(operation)
 
     def degrade(self, flow: str) -> list[str]:
@@ -330,7 +343,7 @@ class RouteState:
                 for pair in sorted(new):
                     self._number_of(_Kind(*pair, None))
                 self._detours = self._found_detours(self._dead_links(self.dead), self.dead)
-                self._kind_cache.clear()
+                self._forget_kinds()
         return _starting([self._host_kind(report.source, report.target) for report in reports])
 
     def ending(self, ids: Iterable[str]) -> Operation:
@@ -471,7 +484,7 @@ class RouteState:
         known = self._kind_cache.get((source, target))
         if known is None:
             if len(self._kind_cache) >= _MOST_KINDS:
-                self._kind_cache.clear()
+                self._forget_kinds()
             pair = self.file.tor_of[source], self.file.tor_of[target]
             if pair[0] == pair[1]:
                 known = _LOCAL
@@ -483,6 +496,11 @@ class RouteState:
                 known = self._number_of(_Kind(*pair, None))
             self._kind_cache[source, target] = known
         return known
+
+    def _forget_kinds(self) -> None:
+        """Flows of the same hosts may be of another kind from now on."""
+        self._kind_cache.clear()
+        self._kinds_of_reports.clear()
 
     def _number_of(self, kind: _Kind) -> int:
         """The number of a kind; a new one is added after that of all paths of its pair."""
@@ -574,11 +592,6 @@ def _starting(kinds: Sequence[int]) -> Operation:
     if _LOCAL in kinds:
         kinds = [kind for kind in kinds if kind != _LOCAL]
     return Operation(started=tuple(kinds))
-
-
-def _columns(reports: Sequence[FlowReport]) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
-    """Ids, sources and targets."""
-    return tuple(zip(*reports, strict=True))[:3] if reports else ((), (), ())  # type: ignore[return-value]
 
 
 _as_assigned = partial(tuple.__new__, AssignedFlow)  # AssignedFlow._make without a call in Python

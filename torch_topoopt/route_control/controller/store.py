@@ -11,7 +11,6 @@ import itertools
 import json
 import sqlite3
 from array import array
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from torch_topoopt.route_control.controller.messages import read_flows
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     Path = tuple[int, ...]
 
 _LAYOUT = 3  # of the tables
-_path_of = attrgetter("path")  # of an AssignedFlow
 _INTEGER = "i"  # of packed paths
 _MOST_TEXTS = 200_000  # of paths
 _TABLES = """
@@ -183,15 +181,16 @@ class RouteStore:
         self._database.executemany("INSERT OR REPLACE INTO changes VALUES (?, ?, ?, ?, ?)", rows)
         self._changed.update(row[0] for row in rows)
 
-    def save_report(self, body: bytes, ids: Sequence[str], state: RouteState) -> None:
-        """Stores new flows with their paths. `body` is a request of exactly these flows. Call it
-        before `save`, which commits both."""
+    def save_report(
+        self, body: bytes, ids: Sequence[str], paths: tuple[bytes, bytes], epoch: int
+    ) -> None:
+        """Stores new flows with their `packed` paths. `body` is a request of exactly these flows.
+        Call it before `save`, which commits both."""
         self._last_report += 1
         self._new_report = self._last_report
         self._report_of.update(dict.fromkeys(ids, self._last_report))
         self._left[self._last_report] = len(ids)
-        paths = _packed([*map(_path_of, map(state.flows.__getitem__, ids))])
-        row = self._last_report, body, *paths, state.epoch
+        row = self._last_report, body, *paths, epoch
         self._database.execute("INSERT INTO reports VALUES (?, ?, ?, ?, ?)", row)
 
     def _end(self, ids: Collection[str]) -> None:
@@ -226,7 +225,7 @@ class RouteStore:
         return None if row is None else str(row[0])
 
 
-def _packed(paths: Sequence[Path | None]) -> tuple[bytes, bytes]:
+def packed(paths: Sequence[Path | None]) -> tuple[bytes, bytes]:
     """The number of switches of each path, 0 for None, and all switches; texts take longer."""
     lengths = array(_INTEGER, [len(path or ()) for path in paths])
     switches = array(_INTEGER, itertools.chain.from_iterable(filter(None, paths)))
@@ -234,7 +233,7 @@ def _packed(paths: Sequence[Path | None]) -> tuple[bytes, bytes]:
 
 
 def _unpacked(lengths: bytes, switches: bytes) -> Iterator[Path | None]:
-    """The paths of `_packed`."""
+    """The paths of `packed`."""
     numbers = iter(array(_INTEGER, switches))
     for length in array(_INTEGER, lengths):
         yield tuple(itertools.islice(numbers, length)) or None
