@@ -92,6 +92,25 @@ def test_a_flow_that_ended_alone_may_start_again(tmp_path: Path) -> None:
     assert [controller.rows(name) for name in ("reports", "ended", "changes")] == [0, 0, 0]
 
 
+def test_a_repeated_report_is_answered_with_the_ports_and_paths_of_now(tmp_path: Path) -> None:
+    controller = StoredController(tmp_path / "s")
+    names = ("f0", "f1")
+    state = controller.handler.state
+    paths = []
+    for ports in ((), (4000,), (4001, 4002)):
+        path = ["leaf0", "spine1", "leaf1"]
+        table = {str(port): path for port in ports}
+        controller.send("/v1/hosts/h0", "PUT", ports={"h3": table} if ports else {})
+        for _ in range(3):
+            controller.start("j", *names)
+            paths.append(state.flows["f0"].path)
+            assert state.source_ports("f0") == list(ports)
+            controller.send("/v1/flows/end", ids=names)
+    assert len(set(paths[3:])) == 1
+    controller.send("/v1/links", down=[["leaf0", "spine1"]])
+    controller.start("j", *names)
+
+
 def test_every_state_is_restored(tmp_path: Path) -> None:
     for limits_rates in (False, True):
         random_ = random.Random(3)
