@@ -56,12 +56,12 @@ class AssignmentOptions:
 
 @dataclass(frozen=True)
 class _KnownAnswer:
-    """The paths of a report's flows, as stored, and as the text of the flows in the answer."""
+    """The paths of a report's flows, as stored, and the texts of the flows in the answer."""
 
     flows: messages.ReportedFlows
     paths: list[tuple[int, ...] | None]
     paths_stored: tuple[bytes, bytes]
-    text: str
+    texts: list[str]
 
 
 class RequestHandler:
@@ -202,7 +202,7 @@ class RequestHandler:
             self._store.save_report(new_body, new.names, known.paths_stored, state.epoch)
         if new is flows and new:
             self._stored(message.request, changed, ())
-            answer = self._answer(known.text)
+            answer = self._answer(known.texts)
         else:
             answer = self._done(message.request, changed, flows.names)
         if new:
@@ -211,16 +211,24 @@ class RequestHandler:
         return answer
 
     def _known_answer(self, flows: messages.ReportedFlows) -> _KnownAnswer:
-        """The answer to a report whose flows have started. It is the last one if the host repeats
-        its report, and the paths are the same."""
+        """The answer to a report whose flows have started. If the host repeats its report, only
+        flows with other paths than the last time get another text."""
         paths = [*map(_path_of, map(self.state.flows.__getitem__, flows.names))]
         known = self._answers.get(id(flows))
-        if known is None or known.flows is not flows or known.paths != paths:
-            known = _KnownAnswer(flows, paths, packed(paths), self._flows_text(flows.names))
-            if len(self._answers) >= _MOST_ANSWERS:
-                self._answers.clear()
-            if not self.state.limits_rates:
-                self._answers[id(flows)] = known
+        if known is not None and known.flows is flows:
+            if known.paths == paths:
+                return known
+            texts, old = known.texts.copy(), known.paths
+            moved = [i for i, path in enumerate(paths) if path != old[i]]
+            for i, text in zip(moved, self._texts([flows.names[i] for i in moved]), strict=True):
+                texts[i] = text
+        else:
+            texts = self._texts(flows.names)
+        known = _KnownAnswer(flows, paths, packed(paths), texts)
+        if len(self._answers) >= _MOST_ANSWERS:
+            self._answers.clear()
+        if not self.state.limits_rates:
+            self._answers[id(flows)] = known
         return known
 
     def _end(self, body: bytes, now_s: float) -> bytes:
@@ -276,12 +284,12 @@ class RequestHandler:
             self._publish({self.state.flows[name].report.source for name in changed})
 
     def _assignments(self, flows: Sequence[str]) -> bytes:
-        return self._answer(self._flows_text(flows))
+        return self._answer(self._texts(flows))
 
-    def _answer(self, flows_text: str) -> bytes:
-        return f'{{"epoch": {self.state.epoch}, "flows": [{flows_text}]}}'.encode()
+    def _answer(self, texts: Sequence[str]) -> bytes:
+        return f'{{"epoch": {self.state.epoch}, "flows": [{", ".join(texts)}]}}'.encode()
 
-    def _flows_text(self, flows: Sequence[str]) -> str:
+    def _texts(self, flows: Sequence[str]) -> list[str]:
         """As json.dumps, which takes three times as long: there may be thousands."""
         ports_on, known = self.state.ports_on, self._tails
         parts = []
@@ -292,7 +300,7 @@ class RequestHandler:
             key = (path, ports, rate) if ports or rate is not None else path
             tail = known.get(key) or self._tail(key, path, ports, rate)
             parts.append(f'{{"id": {quoted(name)}, {tail}}}')
-        return ", ".join(parts)
+        return parts
 
     def _tail(
         self,

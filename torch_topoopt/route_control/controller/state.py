@@ -314,8 +314,9 @@ class RouteState:
             raise DocumentError("up: a link of it is in down, too")
         dead = (self.dead | died) - back
         operation, detours = self._linked(dead)
+        if detours != self._detours:  # of dead cables, kinds of hosts depend on these alone
+            self._forget_kinds()
         self.dead, self._detours = dead, detours
-        self._forget_kinds()
         return self._settled(operation)
 
     def degrade(self, flow: str) -> list[str]:
