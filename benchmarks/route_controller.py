@@ -143,7 +143,7 @@ def _answers(
         text = json.dumps({"request": str(next(numbers)), **body}).encode()
         return lambda: handler.change("POST", path, text, 0.0)
 
-    others = [vars(flow) for flow in drawn("other", count, 10**14, random_)]
+    others = [flow._asdict() for flow in drawn("other", count, 10**14, random_)]
     send("/v1/flows", job="others", flows=others)()
     job = drawn("job", job_flows, 10**9, random_)
     ids = [flow.id for flow in job]
@@ -164,7 +164,7 @@ def _answers(
 
             if ahead:
                 precomputation.compute_now(state.starting(job))
-            start = send("/v1/flows", job="job", flows=[vars(flow) for flow in job])
+            start = send("/v1/flows", job="job", flows=[flow._asdict() for flow in job])
             note("start", start if told else lambda: state.start("job", job))
             if ahead:
                 precomputation.compute_now(state.ending(ids))

@@ -1063,6 +1063,12 @@ def placement_transfers(
     Every pair of shards that share a part of the tensor.
     """
 
+def plain_report(body: bytes, longest_id: int) -> typing.Any:
+    """
+    A report of flows in the common form: request, job, ids, sources, targets, bytes and periods of
+    the flows; None for any other body.
+    """
+
 def rerouted(
     servers: int,
     edges: collections.abc.Sequence[tuple[int, int, float]],

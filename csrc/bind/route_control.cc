@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "route_control/greedy.h"
 #include "route_control/improvement.h"
 #include "route_control/path_assignment.h"
+#include "route_control/plain_report.h"
 
 namespace py = pybind11;
 
@@ -179,6 +181,27 @@ void bindSwitchedPaths(py::module_& module) {
           py::arg("moves"), py::arg("seed"));
 }
 
+// Request, job, and one list of each field of the flows.
+py::object plainReport(const py::bytes& body, size_t longest_id) {
+  const auto report = readPlainReport(std::string_view(body), longest_id);
+  if (!report) return py::none();
+  const size_t count = report->flows.size();
+  py::list ids(count), sources(count), targets(count), sizes(count), periods(count);
+  py::str source;
+  for (size_t i = 0; i < count; ++i) {
+    const PlainFlow& flow = report->flows[i];
+    // Hosts report their own flows, so one text is often that of all sources.
+    if (i == 0 || flow.source != report->flows[i - 1].source) source = py::str(flow.source);
+    ids[i] = py::str(flow.id);
+    sources[i] = source;
+    targets[i] = py::str(flow.target);
+    sizes[i] = py::int_(flow.bytes);
+    periods[i] = py::cast(flow.period_s);
+  }
+  return py::make_tuple(py::str(report->request), py::str(report->job), ids, sources, targets,
+                        sizes, periods);
+}
+
 }  // namespace
 
 void bindRouteControl(py::module_& module) {
@@ -195,6 +218,9 @@ void bindRouteControl(py::module_& module) {
       },
       py::arg("vertices"), py::arg("ends"), py::arg("pairs"), py::arg("colours"),
       "The same of edges that are given as numbers of pairs (source, target).");
+  module.def("plain_report", &plainReport, py::arg("body"), py::arg("longest_id"),
+             "A report of flows in the common form: request, job, ids, sources, targets, bytes and "
+             "periods of the flows; None for any other body.");
   module.def("balanced_colouring", &balancedColouring, py::arg("vertices"), py::arg("edges"),
              py::arg("colours"), py::call_guard<py::gil_scoped_release>(),
              "A colour of each edge (source, target) of a bipartite multigraph.");

@@ -28,6 +28,7 @@ class RoutedJobTimes:
     all_reduce_s: float
     completion_s: float
     flow_gbps: float
+    exchange_s: float
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ def main(arguments: argparse.Namespace) -> int:
                 scheme,
                 iterations=document.iterations,
                 failures=document.failures,
+                control_s=document.control_s,
+                cross_traffic=document.cross_traffic(),
                 seed=document.seed,
             )
             results[scheme] = _rows(document, found.jobs)
@@ -72,7 +75,7 @@ def _rows(document: RoutedJobs, outcomes: tuple[ReducedJob, ...]) -> list[Routed
         RoutedJobTimes(
             job.name,
             len(outcome.iterations),
-            *map(outcome.mean, ("all_reduce_s", "completion_s", "flow_gbps")),
+            *map(outcome.mean, ("all_reduce_s", "completion_s", "flow_gbps", "exchange_s")),
         )
         for job, outcome in zip(document.jobs, outcomes, strict=True)
     ]
@@ -81,17 +84,21 @@ def _rows(document: RoutedJobs, outcomes: tuple[ReducedJob, ...]) -> list[Routed
 def _show(
     terminal: console.Terminal, document: RoutedJobs, results: dict[str, list[RoutedJobTimes]]
 ) -> None:
+    columns = ["scheme", "AllReduce", "a flow", "rate of a flow"]
+    if has_messages := any(job.tensor_bytes or job.pipeline_bytes for job in document.jobs):
+        columns.append("other messages")
     for i, job in enumerate(document.jobs):
         rows = [
             [
                 *(scheme, format_seconds(of[i].all_reduce_s)),
                 *(format_seconds(of[i].completion_s), format_gbps(round(of[i].flow_gbps, 2))),
+                *([format_seconds(of[i].exchange_s)] if has_messages else []),
             ]
             for scheme, of in results.items()
         ]
         hosts = job.tensor * job.pipeline * job.copies
         title = f"{job.name}, rings of {job.copies}, {counted(hosts, 'host')}"
-        terminal.table(title, ["scheme", "AllReduce", "a flow", "rate of a flow"], rows)
+        terminal.table(title, columns, rows)
     slowest = [fmean(row.all_reduce_s for row in of) for of in results.values()]
     least = dict(zip(results, slowest, strict=True))
     terminal.line(

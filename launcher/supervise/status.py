@@ -21,8 +21,9 @@ _DESCRIPTION = """\
 Shows a running job, again every second until it ends or Ctrl-C: the iteration and how many a
 second, the rate of every link beside the plan's, links that are down or degraded (busy, at less
 than half of the planned rate), the operation that each rank is in, and what it has held for others
-as a relay. The ranks write this once a second into the folder of their run; of a job on several
-hosts, those are shown whose folder this host sees.
+as a relay; with a route controller also the switches on the path of each link. The ranks write
+this once a second into the folder of their run; of a job on several hosts, those are shown whose
+folder this host sees.
 
 RUN_DIR is the folder of the run (default: your job on this machine that started last, also one that
 topoopt run has not started)."""
@@ -83,8 +84,11 @@ def _tables(job: RunningJob) -> list[Any]:
     ]
     rows = [_rank_row(s, job.own_s.get(s.rank)) for s in job.ranks.values()]
     lines.append(("Ranks", _RANK_COLUMNS, rows))
-    if links := [_link_row(link) for link in job.links]:
-        lines.append(("Links, in the last second", _LINK_COLUMNS, links))
+    if links := job.links:
+        with_paths = any(link.path is not None for link in links)
+        columns = (*_LINK_COLUMNS, "path") if with_paths else _LINK_COLUMNS
+        rows = [(*_link_row(link), _path(link))[: len(columns)] for link in links]
+        lines.append(("Links, in the last second", columns, rows))
     if job.slowest is not None:
         lines.append(f"slowest {job.slowest}")
     lines += [f"rank {s.rank} has failed: {s.failure}" for s in job.ranks.values() if s.failure]
@@ -103,6 +107,11 @@ def _link_row(now: LinkNow) -> tuple[str, ...]:
         format_bytes(rate.relayed_bytes),
         now.state,
     )
+
+
+def _path(link: LinkNow) -> str:
+    """The switches that a controller assigned."""
+    return " ".join(link.path) or "ECMP" if link.path is not None else "-"
 
 
 _RANK_COLUMNS = (

@@ -52,6 +52,19 @@ def test_a_loss_that_the_script_logs_goes_before_the_one_that_is_seen(tmp_path: 
     assert [(p.iteration, p.value) for p in log.losses] == [(10, 0.5)]
 
 
+def test_paths_of_links_are_those_of_the_newest_event(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = TrainingLog(path)
+    route = {"event": "route", "time_s": 1.0, "what": "path", "ends": [0, 1, 2, 3]}
+    append(path, {**route, "path": ["a", "s", "b"]}, {**route, "ends": [0, 1], "path": []})
+    append(path, {**route, "path": "abc"}, {**route, "path": [7]}, {**route, "what": "moved"})
+    log.read()
+    assert log.paths == {Link(0, 1, 2, 3): ("a", "s", "b")}
+    append(path, {**route, "path": []})
+    log.read()
+    assert log.paths == {Link(0, 1, 2, 3): ()}
+
+
 def now(source: int, target: int, port: int = 0, **changes: float) -> LinkNow:
     planned = changes.pop("planned", 1.0)
     values = {"up": True, "gbps": 0.9, "busy": 1.0, **changes}

@@ -18,16 +18,22 @@ FEW = 16  # up to this many links or groups are shown one by one
 
 @dataclass(frozen=True)
 class LinkNow:
-    """The current state of a link, by its sender; `planned_gbps` is None without a plan."""
+    """The current state of a link, by its sender; `planned_gbps` is None without a plan.
+
+    `path` are the switches that a route controller assigned; none where ECMP chooses. It is None
+    without a controller.
+    """
 
     JSON_FIELDS: ClassVar = (
         "rank", "rate.link.source", "rate.link.source_port", "rate.link.target",
         "rate.link.target_port", "rate.gbps", "planned_gbps", "rate.busy", "state",
+        "path",
     )  # fmt: skip
 
     rate: LinkRate
     rank: int
     planned_gbps: float | None
+    path: tuple[str, ...] | None = None
 
     @property
     def state(self) -> str:

@@ -88,7 +88,10 @@ class RunningJob:
     def links(self) -> list[LinkNow]:
         """The links between servers, as reported by their senders."""
         return [
-            LinkNow(rate, rank, self.planned_gbps.get(rate.link))
+            LinkNow(
+                *(rate, rank, self.planned_gbps.get(rate.link)),
+                self.training.paths.get(rate.link),
+            )
             for rank, status in self.ranks.items()
             for rate in status.links
             if rate.link.source_port >= 0

@@ -8,10 +8,14 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, TypeVar
+
+from torch_topoopt.plan import Link
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+Element = TypeVar("Element")
 
 _KEPT = 600  # points of a curve: ten minutes
 
@@ -25,7 +29,7 @@ class Point(NamedTuple):
 
 
 class TrainingLog:
-    """The step times and losses of a run, up to what read() has found.
+    """The step times, losses and paths of links of a run, up to what read() has found.
 
     A loss that the script logs (`torch_topoopt.log(loss=...)`) replaces the losses observed in
     backward().
@@ -37,6 +41,8 @@ class TrainingLog:
         self.losses: deque[Point] = deque(maxlen=_KEPT)
         self.of_script = True  # the plan belongs to this script
         self.stage = ""  # the last one that ended
+        # Links that follow a route controller: the switches of each; none with ECMP.
+        self.paths: dict[Link, tuple[str, ...]] = {}
         self._logged_loss = False
         self._read_bytes = 0
 
@@ -64,6 +70,11 @@ class TrainingLog:
             return
         if kind == "demand":
             self.of_script = event.get("of_script") is not False
+        elif kind == "route" and event.get("what") == "path":
+            ends: object = event.get("ends")
+            path: object = event.get("path")
+            if _is_list_of(ends, int) and len(ends) == 4 and _is_list_of(path, str):
+                self.paths[Link(*ends)] = tuple(path)
         elif kind == "stage":
             self.stage = str(event.get("name", ""))
         elif kind == "step":
@@ -80,6 +91,10 @@ class TrainingLog:
                 self.losses.clear()
             iteration = self.step_s[-1].iteration if self.step_s else 0
             self.losses.append(Point(time_s, iteration, event["loss"]))
+
+
+def _is_list_of(value: object, kind: type[Element]) -> TypeGuard[list[Element]]:
+    return isinstance(value, list) and all(type(element) is kind for element in value)
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -45,6 +45,30 @@ def test_every_scheme_has_the_times_of_every_job(
     assert json.loads(capsys.readouterr().out) == found
 
 
+def test_messages_late_paths_and_cross_traffic_are_in_the_times(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def found(**changes: Any) -> dict[str, Any]:
+        assert run(tmp_path, changes, "--json") == 0
+        row: dict[str, Any] = json.loads(capsys.readouterr().out)["schemes"]["local-search"][0]
+        return row
+
+    plain = found()
+    assert plain["exchange_s"] == 0
+    job = {**JOB, "tensor_bytes": 2.5e9}
+    with_messages = found(jobs=[job])
+    assert with_messages["all_reduce_s"] == pytest.approx(plain["all_reduce_s"])
+    assert with_messages["exchange_s"] == pytest.approx(0.2), "a spine for each flow"
+    more = found(jobs=[{**job, "pipeline_bytes": 1.25e9}])
+    assert 0.3 * (1 - 1e-9) <= more["exchange_s"] < 0.6
+    assert found(control_s=0.5)["all_reduce_s"] > plain["all_reduce_s"]
+    crossed = found(cross_flows=20)
+    assert crossed["all_reduce_s"] > plain["all_reduce_s"]
+    assert found(cross_flows=20) == crossed
+    assert run(tmp_path, {"jobs": [job]}) == 0
+    assert "other messages" in capsys.readouterr().out
+
+
 def test_people_get_a_table_for_every_job(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,6 +90,9 @@ def test_people_get_a_table_for_every_job(
         ({"jobs": [{**JOB, "copies": 5}]}, ("jobs", 20, 16)),
         ({"jobs": [{**JOB, "parameters": 0}]}, ("jobs[0].parameters", 0.0, 0)),
         ({"jobs": [{**JOB, "compute_s": -1}]}, ("jobs[0].compute_s", -1.0, 0)),
+        ({"jobs": [{**JOB, "tensor_bytes": -1}]}, ("jobs[0].tensor_bytes", -1.0, 0)),
+        ({"control_s": -1}, ("control_s", -1.0, 0)),
+        ({"cross_flows": -1}, ("cross_flows", -1, "0..1000000")),
         ({"placed_by": "lot"}, ("placed_by", "lot", "racks", "hosts")),
         ({"link_gbps": 0}, ("link_gbps", 0.0, 0)),
         ({"tors": 0}, ("tors", 0, "1..1000000")),

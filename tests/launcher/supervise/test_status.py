@@ -81,12 +81,34 @@ def test_ranks_and_links_are_shown_beside_the_plan(
     assert "1 Gb/s" in lines["server 1 port 0 -> server 0 port 0"]
 
 
+def test_paths_of_a_route_controller_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = a_running_job(tmp_path)
+    assert main(["status", str(folder), "--once"]) == 0
+    (columns,) = (x for x in capsys.readouterr().out.splitlines() if "relayed" in x)
+    assert columns.split()[-1] == "state"
+    events = [([0, 0, 1, 0], []), ([0, 0, 1, 0], ["leaf0", "spine1", "leaf1"]), ([1, 0, 0, 0], [])]
+    with (folder / "metrics.jsonl").open("a") as file:
+        for ends, path in events:
+            event = {"event": "route", "time_s": 1.0, "what": "path", "ends": ends, "path": path}
+            file.write(json.dumps(event) + "\n")
+    assert main(["status", str(folder), "--once"]) == 0
+    lines = {x.split("  ")[1].strip(): x for x in capsys.readouterr().out.splitlines() if "->" in x}
+    assert lines["server 0 port 0 -> server 1 port 0"].endswith("leaf0 spine1 leaf1")
+    assert lines["server 1 port 0 -> server 0 port 0"].endswith("ECMP")
+    assert main(["status", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["links"]
+    assert [of["path"] for of in found] == [["leaf0", "spine1", "leaf1"], []]
+
+
 def test_json_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", str(a_running_job(tmp_path)), "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert (figures["world_size"], figures["iteration"]) == (2, 6)
     assert [of["state"] for of in figures["links"]] == ["up", "degraded"]
     assert [of["planned_gbps"] for of in figures["links"]] == [1.0, 1.0]
+    assert [of["path"] for of in figures["links"]] == [None, None]
     assert figures["ranks"][1]["calls"][0]["seconds"] == 2.5
     assert figures["ranks"][1]["relay_peak_bytes"] == 4096
 

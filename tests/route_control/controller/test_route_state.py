@@ -127,6 +127,31 @@ def test_hosts_of_one_leaf_need_no_spine() -> None:
     state = two_hosts_a_leaf()
     state.start("j", [report("f", "h0", "h1")])
     assert path_names(state, "f") == ["leaf0"]
+    for again in "gh":  # the pairs are known the second time
+        flows = [("1", "h0", "h2"), ("2", "h3", "h2"), ("3", "h3", "h1")]
+        state.start("j", [report(again + name, *ends) for name, *ends in flows])
+        assert path_names(state, f"{again}2") == ["leaf1"]
+        crossing = [path_names(state, again + name) for name in "13"]
+        assert [(path[0], path[2]) for path in crossing if path] == [
+            ("leaf0", "leaf1"),
+            ("leaf1", "leaf0"),
+        ]
+        assert state.numbers.keys() >= {f"{again}1", f"{again}3"}
+        assert f"{again}2" not in state.numbers
+
+
+def test_flows_between_switches_that_nothing_joins_have_no_path() -> None:
+    switches, hosts = ("a", "b", "c"), (("h0", "a"), ("h1", "b"), ("h2", "c"))
+    cables = (SwitchCable(("b", "c"), 1e8),)
+    file = NetworkFile(
+        1, tuple(map(NamedSwitch, switches)), tuple(NamedHost(*host) for host in hosts), cables
+    ).validate()
+    for pairs in ((("h0", "h1"),), (("h0", "h1"), ("h1", "h2"))):
+        state = RouteState(file)
+        for again in "fg":
+            state.start("j", [report(f"{again}{ends}", *ends) for ends in pairs])
+            found = [path_names(state, f"{again}{ends}") for ends in pairs]
+            assert found == [None, ["b", "c"]][: len(pairs)]
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,13 @@ def test_flows_below_the_threshold_are_left_out() -> None:
     assert not made.counted
 
 
+def test_reports_have_the_period_of_the_iterations() -> None:
+    timed = dataclasses.replace(flow(LINKS[0], 500), period_s=0.25)
+    made, _ = reports([timed, flow(LINKS[1], 500)])
+    made.name_ends(NETWORK)
+    assert [r.period_s for r in made.new({})] == [0.25, None]
+
+
 def test_flows_of_unknown_size_are_reported_once_they_have_sent_enough() -> None:
     made, _ = reports([flow(LINKS[0], None)])
     made.name_ends(NETWORK)
@@ -90,6 +97,11 @@ def test_flows_carry_what_the_plan_predicts_for_their_links() -> None:
     flows = link_flows("j", plan, wiring, plan.network.links)
     assert [f.planned_bytes for f in flows] == list(plan.prediction.link_bytes)
     assert len({f.id for f in flows}) == len(flows)
+    assert {f.period_s for f in flows} == {None}
+    timed = dataclasses.replace(plan, prediction=Prediction(0.5, 0.1, 0.1, 1.0, (1,) * len(flows)))
+    assert {f.period_s for f in link_flows("j", timed, wiring, plan.network.links)} == {
+        timed.prediction.iteration_s
+    }
     nothing = dataclasses.replace(
         plan, prediction=Prediction(0.0, 0.0, 0.0, 0.0, (0,) * len(plan.network.links))
     )

@@ -110,6 +110,7 @@ class Job:
     def __init__(self, script: Scripted, settings: ControllerSettings) -> None:
         self.script = script
         self.noted: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
+        self.paths: list[list[str]] = []
         self.limits: queue.Queue[float | None] = queue.Queue()
         self.moves: queue.Queue[Link] = queue.Queue()
         self.agent = RouteAgent(
@@ -124,7 +125,13 @@ class Job:
         )
 
     def note(self) -> str:
-        return self.noted.get(timeout=limit_s(LIMIT_S))[0]
+        """The next word but "path"; those go to `paths`."""
+        while True:
+            what, values = self.noted.get(timeout=limit_s(LIMIT_S))
+            if what != "path":
+                return what
+            assert values["ends"] == [LINK.source, LINK.source_port, LINK.target, LINK.target_port]
+            self.paths.append(values["path"])
 
     def call(self) -> tuple[Any, ...]:
         return self.script.calls.get(timeout=limit_s(LIMIT_S))
@@ -159,6 +166,7 @@ def test_a_flow_is_reported_followed_and_ended(job: Job) -> None:
     job.script.news.put(answer(2, 20))
     job.moved(20)
     job.agent.close()
+    assert job.paths == [["a", "spine", "b"]]  # noted once, though the port is another one
     assert job.call() == ("end", ["j/0"])
 
 
@@ -199,6 +207,7 @@ def test_rates_are_limited_and_lifted_with_the_controller(job: Job) -> None:
     job.script.news.put(ControllerUnavailable("controller: gone"))
     assert job.limits.get(timeout=limit_s(LIMIT_S)) is None
     assert [job.note() for _ in range(3)] == ["controlled", "ecmp", "controller is back"]
+    assert job.paths == [["a", "spine", "b"], [], ["a", "spine", "b"]]
 
 
 def test_alone_a_slow_connection_is_tried_anew_with_ecmp(
@@ -254,7 +263,7 @@ def test_a_controller_that_says_nothing_costs_a_start_no_more_than_the_limit() -
         settings = ControllerSettings(url, Password("0123456789abcdef"), limit_s=0.3)
         job = Job(Scripted(), settings)
         job.agent.start()
-        assert job.noted.get(timeout=limit_s(LIMIT_S))[0] == "ecmp"
+        assert job.note() == "ecmp"
         assert job.agent.ports_of(LINK) == ()
         job.agent.close()
     assert not any(thread.name == "topoopt-routes" for thread in threading.enumerate())

@@ -130,11 +130,79 @@ def test_ecmp_keeps_its_paths_until_a_spine_dies() -> None:
     assert len(found.scheme_s) == 4
 
 
+@pytest.mark.parametrize("scheme", ["ecmp", "local-search"])
+def test_tensor_and_pipeline_messages_are_sent_before_the_all_reduce(scheme: str) -> None:
+    copies = ((0, 1, 2, 3), (4, 5, 6, 7))  # a ToR each
+    for tensor_bytes, pipeline_bytes in ((5e9, 0.0), (0.0, 2e9), (5e9, 2e9)):
+        job = RingJob(TINY, copies, 0.25, 1.0, tensor_bytes, pipeline_bytes)
+        assert len(job.exchanges) == 4 * (tensor_bytes > 0) + 4 * (pipeline_bytes > 0)
+        found = run_jobs(SMALL, [job], scheme, iterations=2).jobs[0].iterations
+        # A host sends to one host of its stage and to one of the other stage.
+        seconds = (tensor_bytes + pipeline_bytes) / SMALL.bytes_per_s
+        assert [of.exchange_s for of in found] == pytest.approx([seconds] * 2)
+        assert found[0].began_s == pytest.approx(0.25 + 1.0 + seconds)
+        ended_s = found[0].began_s + found[0].all_reduce_s
+        assert found[1].began_s == pytest.approx(ended_s + 1.0 + seconds)
+        assert found[0].sent_bytes == pytest.approx(8 * job.rounds * job.round_bytes)
+    assert not RingJob(TINY, copies, 0.0, 1.0).exchanges
+
+
+def test_messages_of_several_stages_go_to_both_neighbours() -> None:
+    model = SplitModel("deep", 1e9, 2, 3)
+    job = RingJob(model, (tuple(range(6)), tuple(range(6, 12))), 0.0, 1.0, 0.0, 10.0)
+    pairs = {frozenset(ends) for hops, _ in job.exchanges for ends in hops}
+    expected = [(0, 2), (1, 3), (2, 4), (3, 5), (6, 8), (7, 9), (8, 10), (9, 11)]
+    assert pairs == set(map(frozenset, expected))
+    assert all(hops == ((a, b), (b, a)) for hops, _ in job.exchanges for a, b in hops[:1])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_paths_that_arrive_late_are_those_of_ecmp_until_then(seed: int) -> None:
+    jobs = tiny_jobs(3, 2, seed)
+    how: dict[str, Any] = {"iterations": 2, "seed": seed, "in_rounds": False}
+    ecmp, best = (run_jobs(SMALL, jobs, name, **how).jobs for name in ("ecmp", "local-search"))
+    never = run_jobs(SMALL, jobs, "local-search", control_s=1e6, **how)
+    assert never.jobs == ecmp
+    assert not never.scheme_s
+    assert run_jobs(SMALL, jobs, "local-search", control_s=0.0, **how).jobs == best
+    late = run_jobs(SMALL, jobs[:1], "local-search", control_s=0.05, **how).jobs[0]
+    alone = run_jobs(SMALL, jobs[:1], "local-search", **how).jobs[0]
+    for slow, fast in zip(late.iterations, alone.iterations, strict=True):
+        assert fast.all_reduce_s * (1 - 1e-9) <= slow.all_reduce_s
+        assert slow.all_reduce_s <= (fast.all_reduce_s + 0.05) * (1 + 1e-9)
+
+
+def test_a_dead_spine_is_left_at_once_also_if_the_controller_is_slow() -> None:
+    fabric = HostFabric(2, 2, 1)
+    job = RingJob(SplitModel("one", 12.5e9, 1, 1), ((0,), (1,)), 0.0, 0.0)
+    for spine in (0, 1):
+        failures = [SpineFailure(0.5, spine)]
+        found = run_jobs(
+            fabric, [job], "greedy", iterations=1, failures=failures, control_s=9.0
+        ).jobs[0]
+        alone_s = job.rounds * job.round_bytes / fabric.bytes_per_s
+        assert found.iterations[0].all_reduce_s == pytest.approx(alone_s)
+
+
+def test_cross_traffic_shares_links_with_jobs() -> None:
+    fabric = HostFabric(2, 1, 2)
+    job = RingJob(SplitModel("one", 12.5e9, 1, 1), ((0,), (2,)), 0.0, 1.0)
+    alone_s = job.rounds * job.round_bytes / fabric.bytes_per_s
+    for traffic, sharing in (([], 1), ([(1, 3)], 2), ([(1, 3), (1, 3)], 3), ([(0, 1)], 2)):
+        for scheme in ("ecmp", "local-search"):
+            found = run_jobs(fabric, [job], scheme, iterations=2, cross_traffic=traffic)
+            for iteration in found.jobs[0].iterations:
+                assert iteration.all_reduce_s == pytest.approx(sharing * alone_s)
+
+
 @pytest.mark.parametrize(
     ("scheme", "other", "tokens"),
     [
         ("fastest", {}, ("scheme", "fastest")),
         ("local-search", {"iterations": 0}, ("iterations", 0, 1)),
+        ("local-search", {"control_s": -1.0}, ("control_s", -1.0, 0)),
+        ("local-search", {"cross_traffic": [(0, 0)]}, ("cross_traffic[0]", 0, 32)),
+        ("local-search", {"cross_traffic": [(0, 1), (0, 32)]}, ("cross_traffic[1]", 32)),
         ("local-search", {"failures": [SpineFailure(0.0, 9)]}, ("spine", 9, 4)),
     ],
 )

@@ -101,7 +101,7 @@ class ControllerClient:
     def start(self, job: str, flows: Sequence[FlowReport]) -> Assignments:
         """Reports new flows; returns their paths, in the same order. Repeating the same report of a
         flow is allowed, because a rank may retry."""
-        body = {"job": job, "flows": [vars(flow) for flow in flows]}
+        body = {"job": job, "flows": [flow._asdict() for flow in flows]}
         return self._send("POST", "/v1/flows", body)
 
     def end(self, ids: Sequence[str]) -> Assignments:

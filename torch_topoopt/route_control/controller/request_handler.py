@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from json.encoder import encode_basestring_ascii as quoted
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote
 
@@ -19,17 +20,20 @@ from torch_topoopt.route_control.controller import messages
 from torch_topoopt.route_control.controller.leases import Leases
 from torch_topoopt.route_control.controller.metrics import Counts
 from torch_topoopt.route_control.controller.prediction import TrafficPrediction
+from torch_topoopt.route_control.controller.store import packed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch_topoopt.route_control.controller.state import RouteState
     from torch_topoopt.route_control.controller.store import RouteStore
 
     Change = Callable[[bytes, float], bytes]
 
+_MOST_ANSWERS = 256  # to repeated reports
+_path_of = attrgetter("path")  # of an AssignedFlow
 _DIGITS = 18  # of an epoch
-_MOST_TEXTS = 1_000_000  # of paths
+_MOST_TEXTS = 200_000  # of flows in answers
 
 
 class RefusedError(Exception):
@@ -48,6 +52,16 @@ class AssignmentOptions:
     lease_s: float = 60.0
     limits_rates: bool = False
     precomputed: int = 4096
+
+
+@dataclass(frozen=True)
+class _KnownAnswer:
+    """The paths of a report's flows, as stored, and the texts of the flows in the answer."""
+
+    flows: messages.ReportedFlows
+    paths: list[tuple[int, ...] | None]
+    paths_stored: tuple[bytes, bytes]
+    texts: list[str]
 
 
 class RequestHandler:
@@ -74,7 +88,9 @@ class RequestHandler:
         self._store = store
         self._scheme = scheme
         self._publish = publish
-        self._path_texts: dict[tuple[int, ...] | None, str] = {}
+        self._reader = messages.FlowsReader()
+        self._answers: dict[int, _KnownAnswer] = {}  # by id() of a report's flows
+        self._tails: dict[object, str] = {}  # of flows in answers
         self._to_learn: list[Callable[[], None]] = []
         self._network = self.state.file.to_json().encode()
         self._changes: dict[str, Change] = {
@@ -117,7 +133,7 @@ class RequestHandler:
             step()
         return self.state
 
-    def assignments(self, flows: Iterable[str]) -> bytes:
+    def assignments(self, flows: Sequence[str]) -> bytes:
         return self._assignments(flows)
 
     def change(self, method: str, path: str, body: bytes, now_s: float) -> bytes:
@@ -155,6 +171,7 @@ class RequestHandler:
 
     def _forget(self) -> None:
         """Restores the last stored state."""
+        self._answers.clear()
         self._store.roll_back()
         self.state = self._store.load(self._scheme, limits_rates=self._how.limits_rates)
 
@@ -162,22 +179,57 @@ class RequestHandler:
         message = messages.read_ports(body)
         self._check_new(message.request)
         changed = self.state.set_ports(host, message.ports)
+        self._answers.clear()
         self._store.save_ports(host, self.state)
         self.leases.heard([host], now_s)
         return self._done(message.request, changed, ())
 
     def _start(self, body: bytes, now_s: float) -> bytes:
-        message = messages.read_flows(body)
+        message = self._reader.read(body)
         self._check_new(message.request)
-        state = self.state
-        new = [flow for flow in message.flows if flow.id not in state.flows]
-        changed = state.start(message.job, message.flows)
-        self.leases.heard({flow.source for flow in message.flows}, now_s)
-        answer = self._done(message.request, changed, [flow.id for flow in message.flows])
+        state, flows = self.state, message.flows
+        count = len(state.flows)
+        changed = state.start(message.job, flows)
+        started = changed[: len(state.flows) - count]
+        self.leases.heard(flows.source_hosts, now_s)
+        new, new_body = flows, message.body
+        if len(started) < len(flows):  # the host repeats some
+            there = frozenset(started)
+            new = messages.ReportedFlows(flow for flow in flows if flow.id in there)
+            new_body = messages.flows_body(message.job, new)
+        if new:
+            known = self._known_answer(new)
+            self._store.save_report(new_body, new.names, known.paths_stored, state.epoch)
+        if new is flows and new:
+            self._stored(message.request, changed, ())
+            answer = self._answer(known.texts)
+        else:
+            answer = self._done(message.request, changed, flows.names)
         if new:
             learn = self.prediction.started
             self._note(lambda: learn(now_s, message.job, new, state.numbers))
         return answer
+
+    def _known_answer(self, flows: messages.ReportedFlows) -> _KnownAnswer:
+        """The answer to a report whose flows have started. If the host repeats its report, only
+        flows with other paths than the last time get another text."""
+        paths = [*map(_path_of, map(self.state.flows.__getitem__, flows.names))]
+        known = self._answers.get(id(flows))
+        if known is not None and known.flows is flows:
+            if known.paths == paths:
+                return known
+            texts, old = known.texts.copy(), known.paths
+            moved = [i for i, path in enumerate(paths) if path != old[i]]
+            for i, text in zip(moved, self._texts([flows.names[i] for i in moved]), strict=True):
+                texts[i] = text
+        else:
+            texts = self._texts(flows.names)
+        known = _KnownAnswer(flows, paths, packed(paths), texts)
+        if len(self._answers) >= _MOST_ANSWERS:
+            self._answers.clear()
+        if not self.state.limits_rates:
+            self._answers[id(flows)] = known
+        return known
 
     def _end(self, body: bytes, now_s: float) -> bytes:
         message = messages.read_end(body)
@@ -200,6 +252,7 @@ class RequestHandler:
         self._check_new(message.request)
         changed = self.state.degrade(message.flow)
         self.leases.heard([self.state.flows[message.flow].report.source], now_s)
+        self._store.save_flows(self.state, [message.flow])  # also if it keeps its path
         return self._done(message.request, changed, [message.flow])
 
     def _note(self, step: Callable[[], None]) -> None:
@@ -214,42 +267,58 @@ class RequestHandler:
         self,
         request: str | None,
         changed: list[str],
-        asked: Iterable[str],
+        asked: Sequence[str],
         ended: Iterable[str] = (),
     ) -> bytes:
         """Stores the change, wakes the long polls, and returns the requested flows."""
+        self._stored(request, changed, ended)
+        return self._assignments(asked)
+
+    def _stored(self, request: str | None, changed: list[str], ended: Iterable[str]) -> None:
         known = self.state.precomputed
         self.counts.hits += known.hits
         self.counts.misses += known.misses
         known.hits = known.misses = 0
-        asked = list(asked)
-        in_order = dict.fromkeys((*asked, *changed))  # new flows in the order of the report
-        self._store.save(request, self.state, in_order, ended)
+        self._store.save(request, self.state, changed, ended)
         if changed:
             self._publish({self.state.flows[name].report.source for name in changed})
-        return self._assignments(asked)
 
-    def _assignments(self, flows: Iterable[str]) -> bytes:
+    def _assignments(self, flows: Sequence[str]) -> bytes:
+        return self._answer(self._texts(flows))
+
+    def _answer(self, texts: Sequence[str]) -> bytes:
+        return f'{{"epoch": {self.state.epoch}, "flows": [{", ".join(texts)}]}}'.encode()
+
+    def _texts(self, flows: Sequence[str]) -> list[str]:
         """As json.dumps, which takes three times as long: there may be thousands."""
+        ports_on, known = self.state.ports_on, self._tails
         parts = []
-        for name in flows:
-            flow = self.state.flows[name]
-            ports = self.state.source_ports(name)
-            rate = flow.rate_bits_per_s
-            parts.append(
-                f'{{"id": {quoted(name)}, "path": {self._path_text(flow.path)}, '
-                f'"source_port": {ports[0] if ports else "null"}, "source_ports": {ports}, '
-                f'"rate_bits_per_s": {"null" if rate is None else repr(rate)}}}'
-            )
-        return f'{{"epoch": {self.state.epoch}, "flows": [{", ".join(parts)}]}}'.encode()
+        for name, flow in zip(flows, map(self.state.flows.__getitem__, flows), strict=True):
+            report, _, path, _, _, rate = flow
+            ports = ports_on(report, path)
+            # Most flows have no rate, and many no ports: their path is the key.
+            key = (path, ports, rate) if ports or rate is not None else path
+            tail = known.get(key) or self._tail(key, path, ports, rate)
+            parts.append(f'{{"id": {quoted(name)}, {tail}}}')
+        return parts
 
-    def _path_text(self, path: tuple[int, ...] | None) -> str:
-        text = self._path_texts.get(path)
-        if text is None:
-            if len(self._path_texts) >= _MOST_TEXTS:
-                self._path_texts.clear()
-            names = None if path is None else [self.state.file.numbered[i] for i in path]
-            text = self._path_texts[path] = json.dumps(names)
+    def _tail(
+        self,
+        key: object,
+        path: tuple[int, ...] | None,
+        ports: tuple[int, ...],
+        rate: float | None,
+    ) -> str:
+        """The fields of a flow after its id."""
+        names = None if path is None else [self.state.file.numbered[i] for i in path]
+        text = (
+            f'"path": {json.dumps(names)}, "source_port": {ports[0] if ports else "null"}, '
+            f'"source_ports": {list(ports)}, '
+            f'"rate_bits_per_s": {"null" if rate is None else repr(rate)}'
+        )
+        if len(self._tails) >= _MOST_TEXTS:
+            self._tails.clear()
+        self._tails[key] = text
         return text
 
 

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from torch_topoopt import _core
 from torch_topoopt.plan.codec import DocumentError, brief
+from torch_topoopt.route_control.controller.messages import ReportedFlows
 from torch_topoopt.route_control.controller.precomputed import Operation, Precomputed
 
 if TYPE_CHECKING:
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     Replay = Callable[[_core.PathAssignment], _core.PathAssignment]
 
 _NOTHING: frozenset[tuple[int, ...]] = frozenset()
+_LOCAL = -1  # the kind of flows between hosts of one ToR, which cross no link between switches
+_MOST_REPORTS = 256  # that are repeated, with known kinds
 _MOST_KINDS = 100_000  # beyond those in use; then the assignment is rebuilt
 
 
@@ -74,15 +79,18 @@ class RouteState:
         self.file = file
         self.epoch = 0
         self.flows: dict[str, AssignedFlow] = {}
-        self.flows_of: dict[str, dict[str, None]] = {}  # source host -> ids, in their order
+        self.flows_of: dict[str, dict[str, None]] = defaultdict(
+            dict
+        )  # source host -> ids, in their order
         self.ports: dict[str, PortPaths] = {}
         self.dead: frozenset[Cable] = frozenset()
         self.numbers: dict[str, int] = {}  # in the assignment, of flows between two ToRs
         self.precomputed = Precomputed()
         self.replays: list[Replay] | None = None  # pending operations of a copy
         self._how = scheme, limits_rates
+        self.limits_rates = limits_rates
         self._network = file.network()
-        self._ports_of: dict[Hosts, dict[Path, list[int]]] = {}
+        self._ports_of: dict[Hosts, dict[Path, tuple[int, ...]]] = {}
         self._detours: dict[Pair, PathSet] = {}  # of pairs without a live shortest path
         self._avoiding: set[str] = set()  # flows between ToRs that avoid paths
         self._cables_of: dict[int, set[Cable]] = {tor: set() for tor in range(self._network.tors)}
@@ -90,6 +98,7 @@ class RouteState:
             for name in cable:
                 self._cables_of.get(file.numbers[name], set()).add(cable)
         self._kind_cache: dict[Hosts, int] = {}
+        self._kinds_of_reports: dict[int, tuple[ReportedFlows, Sequence[int]]] = {}  # by id()
         self._ends_of: tuple[Sequence[Cable], np.ndarray] | None = None  # links of cables
         self._threads = len(os.sched_getaffinity(0))
         self._begin()
@@ -102,7 +111,7 @@ class RouteState:
         self._kind_at: list[_Kind] = []
         self._kind_of: list[int] = []
         self._paths: list[Path] = []  # by their numbers
-        self._kind_cache.clear()
+        self._forget_kinds()
         self.numbers.clear()
 
     def _empty(self) -> _core.PathAssignment:
@@ -125,7 +134,7 @@ class RouteState:
         self.ports, self._ports_of = ports, {}
         for host, of_host in ports.items():
             self._index_ports(host, of_host)
-        self.flows, self.flows_of = {}, {}
+        self.flows, self.flows_of = {}, defaultdict(dict)
         for flow in flows:
             self._add(flow)
         self._make_anew()
@@ -183,7 +192,7 @@ class RouteState:
             self._ports_of.pop((host, target), None)
         self.ports[host] = ports
         self._index_ports(host, ports)
-        self._kind_cache.clear()
+        self._forget_kinds()
         changed = dict.fromkeys(self._settled(Operation(kinds=self._other_kinds(of_host))))
         for flow in of_host:
             if flow not in changed and self.source_ports(flow) != before[flow]:
@@ -194,54 +203,82 @@ class RouteState:
     def start(self, job: str, reports: Sequence[FlowReport]) -> list[str]:
         """New flows; the answer includes them, too, if they have a path. Repeating the report of a
         flow word for word changes nothing; raises ConflictError for one that differs."""
-        new = self._new(job, reports)
+        reports = reports if isinstance(reports, ReportedFlows) else ReportedFlows(reports)
+        kinds = self._kinds_of_new(reports)
+        new = reports if kinds is not None else ReportedFlows(self._new(job, reports))
         if not new:
             return []
-        operation = self.starting(new)
+        operation = self.starting(new) if kinds is None else _starting(kinds)
         result = self._decided(operation)
-        epoch, flows, flows_of = self.epoch, self.flows, self.flows_of
-        tor_of, paths, ids, kind_of = self.file.tor_of, self._paths, self._ids, self._kind_of
         moved = result.moved  # the new ones are the first
-        begun = zip(moved, operation.started, strict=False)
-        for report in new:
-            name, source = report.id, report.source
-            path: Path | None
-            if (tor := tor_of[source]) == tor_of[report.target]:
-                path = (tor,)  # over no link between switches
-            else:
-                (number, at), kind = next(begun)
-                path = paths[at] if at >= 0 else None
-                self.numbers[name] = number
-                if number == len(ids):
-                    ids.append(name)
-                    kind_of.append(kind)
-                else:
-                    ids[number] = name
-                    kind_of[number] = kind
-            flows[name] = AssignedFlow._make((report, job, path, epoch, _NOTHING, None))
-            if source in flows_of:
-                flows_of[source][name] = None
-            else:
-                flows_of[source] = {name: None}
-        others = self._noted(moved[len(operation.started) :], result)
-        return list(dict.fromkeys([*(report.id for report in new), *others]))
+        count = len(operation.started)
+        numbers, ats = zip(*moved[:count], strict=True) if count else ((), ())
+        names = new.names
+        crossing: Sequence[str] = names
+        paths: list[Path | None]
+        if -1 in ats:
+            paths = [self._paths[at] if at >= 0 else None for at in ats]
+        else:
+            paths = [*map(self._paths.__getitem__, ats)]
+        if count < len(new):  # some are under one ToR
+            crossing = [report.id for report in new if self._crosses(report)]
+            over = iter(paths)
+            paths = [next(over) if self._crosses(r) else (self._ends(r)[0],) for r in new]
+        self._number(crossing, numbers, operation.started)
+        same = (itertools.repeat(value) for value in (self.epoch, _NOTHING, None))
+        rows = zip(new, itertools.repeat(job), paths, *same, strict=False)
+        self.flows.update(zip(names, map(_as_assigned, rows), strict=True))
+        flows_of = self.flows_of
+        for name, source in zip(names, new.sources, strict=True):
+            flows_of[source][name] = None
+        others = self._noted(moved[count:], result)
+        return list(dict.fromkeys([*names, *others])) if others else list(names)
 
-    def _new(self, job: str, reports: Sequence[FlowReport]) -> list[FlowReport]:
+    def _number(self, names: Sequence[str], numbers: Sequence[int], kinds: Sequence[int]) -> None:
+        """Notes the numbers of new flows in the assignment."""
+        self.numbers.update(zip(names, numbers, strict=True))
+        ids, kind_of = self._ids, self._kind_of
+        more = max(numbers, default=-1) + 1 - len(ids)
+        ids += [""] * more
+        kind_of += [-1] * more
+        for name, number, kind in zip(names, numbers, kinds, strict=True):
+            ids[number] = name
+            kind_of[number] = kind
+
+    def _kinds_of_new(self, reports: ReportedFlows) -> Sequence[int] | None:
+        """The kinds of reports that are new, distinct, and between hosts with known kinds, in the
+        common case that all are; else None."""
+        if not self.flows.keys().isdisjoint(reports.names):
+            return None
+        known, kinds = self._kinds_of_reports.get(id(reports), (None, ()))
+        if known is reports:
+            return kinds
+        if len(set(reports.names)) < len(reports):
+            return None
+        pairs = [(report.source, report.target) for report in reports]
+        try:
+            kinds = [*map(self._kind_cache.__getitem__, pairs)]
+        except KeyError:
+            return None
+        if len(self._kinds_of_reports) >= _MOST_REPORTS:
+            self._kinds_of_reports.clear()
+        self._kinds_of_reports[id(reports)] = reports, kinds
+        return kinds
+
+    def _new(self, job: str, reports: Sequence[FlowReport]) -> Sequence[FlowReport]:
         """The reports of `reports` without a flow yet."""
-        tor_of, flows = self.file.tor_of, self.flows
         ids: set[str] = set()
         new: list[FlowReport] = []
         for i, report in enumerate(reports):
             name, source, target = report.id, report.source, report.target
-            if source not in tor_of or target not in tor_of:
-                self._tor(f"flows[{i}].source", source)
-                self._tor(f"flows[{i}].target", target)
+            self._tor(f"flows[{i}].source", source)
+            self._tor(f"flows[{i}].target", target)
             if source == target:
                 raise DocumentError(f"flows[{i}].target: {brief(target)} is its source, too")
             if name in ids:
                 raise DocumentError(f"flows[{i}].id: {brief(name)} is given twice")
             ids.add(name)
-            there = flows.get(name)
+            there = self.flows.get(name)
             if there is None:
                 new.append(report)
             elif (there.job, there.report) != (job, report):
@@ -249,12 +286,21 @@ class RouteState:
         return new
 
     def end(self, ids: Sequence[str]) -> list[str]:
-        for i, flow in enumerate(ids):
-            if flow not in self.flows:
-                raise DocumentError(f"ids[{i}]: {brief(flow)} is not a flow")
-        operation = self.ending(ids)
-        for flow in ids:
-            self._remove(flow)
+        ended = dict.fromkeys(ids)
+        if not self.flows.keys() >= ended.keys():
+            i = next(i for i, flow in enumerate(ids) if flow not in self.flows)
+            raise DocumentError(f"ids[{i}]: {brief(ids[i])} is not a flow")
+        operation = self.ending(ended)
+        flows_of = self.flows_of
+        for flow, record in zip(ended, map(self.flows.pop, ended), strict=True):
+            source = record.report.source
+            of_host = flows_of[source]
+            del of_host[flow]
+            if not of_host:
+                del flows_of[source]
+        for flow in ended:
+            self.numbers.pop(flow, None)
+        self._avoiding.difference_update(ended)
         return self._settled(operation)
 
     def set_links(self, down: Sequence[Sequence[str]], up: Sequence[Sequence[str]]) -> list[str]:
@@ -268,8 +314,9 @@ class RouteState:
             raise DocumentError("up: a link of it is in down, too")
         dead = (self.dead | died) - back
         operation, detours = self._linked(dead)
+        if detours != self._detours:  # of dead cables, kinds of hosts depend on these alone
+            self._forget_kinds()
         self.dead, self._detours = dead, detours
-        self._kind_cache.clear()
         return self._settled(operation)
 
     def degrade(self, flow: str) -> list[str]:
@@ -297,19 +344,12 @@ class RouteState:
                 for pair in sorted(new):
                     self._number_of(_Kind(*pair, None))
                 self._detours = self._found_detours(self._dead_links(self.dead), self.dead)
-                self._kind_cache.clear()
-        tor_of, known = self.file.tor_of, self._kind_cache
-        return Operation(
-            started=tuple(
-                known.get((r.source, r.target)) or self._host_kind(r.source, r.target)
-                for r in reports
-                if tor_of[r.source] != tor_of[r.target]
-            )
-        )
+                self._forget_kinds()
+        return _starting([self._host_kind(report.source, report.target) for report in reports])
 
     def ending(self, ids: Iterable[str]) -> Operation:
-        there = dict.fromkeys(ids)
-        return Operation(ended=tuple(self.numbers[i] for i in there if i in self.numbers))
+        numbers = map(self.numbers.get, dict.fromkeys(ids))
+        return Operation(ended=tuple(number for number in numbers if number is not None))
 
     def dying(self, cables: Collection[Cable]) -> Operation:
         return self._linked(self.dead | set(cables))[0]
@@ -333,24 +373,16 @@ class RouteState:
     def source_ports(self, flow: str) -> list[int]:
         """The ports for the flow's path, ascending; none if its host knows none."""
         record = self.flows[flow]
-        table = self._ports_of.get((record.report.source, record.report.target))
-        return [] if table is None or record.path is None else table.get(record.path, [])
+        return list(self.ports_on(record.report, record.path))
+
+    def ports_on(self, report: FlowReport, path: Path | None) -> tuple[int, ...]:
+        """The source ports of the flow's host that lead over `path`, ascending."""
+        table = self._ports_of.get((report.source, report.target))
+        return () if table is None or path is None else table.get(path, ())
 
     def _add(self, flow: AssignedFlow) -> None:
         self.flows[flow.report.id] = flow
-        self.flows_of.setdefault(flow.report.source, {})[flow.report.id] = None
-
-    def _remove(self, flow: str) -> None:
-        record = self.flows.pop(flow, None)
-        if record is None:
-            return
-        if flow in self.numbers:
-            del self.numbers[flow]
-            self._avoiding.discard(flow)
-        of_host = self.flows_of[record.report.source]
-        del of_host[flow]
-        if not of_host:
-            del self.flows_of[record.report.source]
+        self.flows_of[flow.report.source][flow.report.id] = None
 
     def _tor(self, where: str, host: str) -> int:
         if host not in self.file.tor_of:
@@ -370,7 +402,8 @@ class RouteState:
                 path = self.file.path_numbers(table[port])
                 if path is not None:
                     by_path.setdefault(path, []).append(port)
-            self._ports_of[host, target] = by_path
+            ports_on = {path: tuple(ports) for path, ports in by_path.items()}
+            self._ports_of[host, target] = ports_on
 
     def _lives(self, path: Path, dead: frozenset[Cable]) -> bool:
         names = self.file.numbered
@@ -448,13 +481,15 @@ class RouteState:
         return self._number_of(_Kind(*pair, None if paths == every else paths))
 
     def _host_kind(self, source: str, target: str) -> int:
-        """The kind of flows between two hosts that avoid nothing."""
+        """The kind of flows between two hosts that avoid nothing; `_LOCAL` under one ToR."""
         known = self._kind_cache.get((source, target))
         if known is None:
             if len(self._kind_cache) >= _MOST_KINDS:
-                self._kind_cache.clear()
+                self._forget_kinds()
             pair = self.file.tor_of[source], self.file.tor_of[target]
-            if pair in self._detours or (source, target) in self._ports_of:
+            if pair[0] == pair[1]:
+                known = _LOCAL
+            elif pair in self._detours or (source, target) in self._ports_of:
                 report = _AnyReport(source, target)
                 flow = AssignedFlow(report, "", None, 0)  # type: ignore[arg-type]
                 known = self._restricted(flow, self.dead, self._detours)
@@ -462,6 +497,11 @@ class RouteState:
                 known = self._number_of(_Kind(*pair, None))
             self._kind_cache[source, target] = known
         return known
+
+    def _forget_kinds(self) -> None:
+        """Flows of the same hosts may be of another kind from now on."""
+        self._kind_cache.clear()
+        self._kinds_of_reports.clear()
 
     def _number_of(self, kind: _Kind) -> int:
         """The number of a kind; a new one is added after that of all paths of its pair."""
@@ -546,6 +586,16 @@ class RouteState:
         if len(self._kinds) > _MOST_KINDS:
             self._make_anew()
         return list(changed)
+
+
+def _starting(kinds: Sequence[int]) -> Operation:
+    """Flows of these kinds start."""
+    if _LOCAL in kinds:
+        kinds = [kind for kind in kinds if kind != _LOCAL]
+    return Operation(started=tuple(kinds))
+
+
+_as_assigned = partial(tuple.__new__, AssignedFlow)  # AssignedFlow._make without a call in Python
 
 
 class _AnyReport(NamedTuple):

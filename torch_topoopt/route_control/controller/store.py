@@ -1,42 +1,54 @@
 """The persistent state of the controller, in SQLite (WAL): one transaction for each request.
 
-The ids of all requests are kept as long as the file, so that no request is accepted twice.
+The flows of one report are one row, because rows for hundreds of flows would take longer than the
+decision. Later changes of a flow, and ends of some flows of a report, have rows of their own. The
+ids of all requests are kept as long as the file, so that no request is accepted twice.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sqlite3
+from array import array
 from typing import TYPE_CHECKING
 
-from torch_topoopt.route_control.controller.messages import FlowReport
+from torch_topoopt.route_control.controller.messages import read_flows
 from torch_topoopt.route_control.controller.state import AssignedFlow, RouteState
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from torch_topoopt.route_control.network_file import NetworkFile
 
-_LAYOUT = 2  # of the tables
-_MOST_TEXTS = 1_000_000  # of paths
+    Path = tuple[int, ...]
+
+_LAYOUT = 3  # of the tables
+_INTEGER = "i"  # of packed paths
+_MOST_TEXTS = 200_000  # of paths
 _TABLES = """
     CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
     CREATE TABLE IF NOT EXISTS requests (id TEXT PRIMARY KEY) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS hosts (name TEXT PRIMARY KEY, ports TEXT NOT NULL);
     CREATE TABLE IF NOT EXISTS dead (a TEXT NOT NULL, b TEXT NOT NULL, PRIMARY KEY (a, b));
-    CREATE TABLE IF NOT EXISTS flows (
+    CREATE TABLE IF NOT EXISTS reports (
+        number INTEGER PRIMARY KEY,
+        body BLOB NOT NULL,
+        path_lengths BLOB NOT NULL,
+        path_switches BLOB NOT NULL,
+        changed INTEGER NOT NULL
+    );
+    CREATE TABLE IF NOT EXISTS ended (
+        report INTEGER NOT NULL, id TEXT NOT NULL, PRIMARY KEY (report, id)
+    ) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS changes (
         id TEXT PRIMARY KEY,
-        job TEXT NOT NULL,
-        source TEXT NOT NULL,
-        target TEXT NOT NULL,
-        bytes INTEGER NOT NULL,
-        period_s REAL,
         path TEXT NOT NULL,
         changed INTEGER NOT NULL,
         avoided TEXT NOT NULL,
         rate_bits_per_s REAL
-    );
+    ) WITHOUT ROWID;
 """
 
 
@@ -45,8 +57,13 @@ class RouteStore:
 
     def __init__(self, path: str | os.PathLike[str], file: NetworkFile) -> None:
         self._file = file
-        self._path_texts: dict[tuple[int, ...] | None, str] = {}
+        self._path_texts = _PathTexts()
         self._dead: frozenset[frozenset[str]] | None = None
+        self._report_of: dict[str, int] = {}  # flow -> its row in `reports`
+        self._left: dict[int, int] = {}  # row -> its flows that have not ended
+        self._last_report = 0
+        self._new_report = 0  # not committed yet; 0: none
+        self._changed: set[str] = set()  # flows with a row in `changes`
         self._database = sqlite3.connect(path, timeout=1)
         self._database.execute("PRAGMA locking_mode = EXCLUSIVE")  # one controller at a time
         self._database.execute("PRAGMA journal_mode = WAL")
@@ -79,20 +96,7 @@ class RouteStore:
         """The state after the last stored request."""
         state = RouteState(self._file, scheme, limits_rates=limits_rates)
         read = self._database.execute
-        flows = [
-            AssignedFlow(
-                FlowReport(flow, source, target, size, period),
-                job,
-                None if (numbers := json.loads(path)) is None else tuple(numbers),
-                changed,
-                frozenset(map(tuple, json.loads(avoided))),
-                rate if limits_rates else None,
-            )
-            for flow, job, source, target, size, period, path, changed, avoided, rate in read(
-                "SELECT id, job, source, target, bytes, period_s, path, changed, avoided, "
-                "rate_bits_per_s FROM flows ORDER BY rowid"
-            )
-        ]
+        flows = self._read_flows(limits_rates=limits_rates)
         ports = {
             host: {
                 target: {int(port): tuple(path) for port, path in table.items()}
@@ -105,6 +109,36 @@ class RouteStore:
         state.restore(int(self._meta("epoch") or 0), flows, ports, dead)
         return state
 
+    def _read_flows(self, *, limits_rates: bool) -> list[AssignedFlow]:
+        """All flows, in the order of their reports."""
+        read = self._database.execute
+        ended = set(read("SELECT report, id FROM ended"))
+        changes = {row[0]: row[1:] for row in read("SELECT * FROM changes")}
+        self._report_of, self._left, self._changed = {}, {}, set(changes)
+        self._new_report, self._last_report = 0, 0
+        flows: list[AssignedFlow] = []
+        for number, body, lengths, switches, epoch in read("SELECT * FROM reports ORDER BY number"):
+            message = read_flows(body)
+            for report, path in zip(message.flows, _unpacked(lengths, switches), strict=True):
+                if (number, report.id) in ended:
+                    continue
+                changed, avoided, rate = epoch, [], None
+                if report.id in changes:
+                    text, changed, avoided, rate = changes[report.id]
+                    path = None if (at := json.loads(text)) is None else tuple(at)
+                    avoided = json.loads(avoided)
+                flows.append(
+                    AssignedFlow(
+                        *(report, message.job, path, changed),
+                        frozenset(map(tuple, avoided)),
+                        rate if limits_rates else None,
+                    )
+                )
+                self._report_of[report.id] = number
+                self._left[number] = self._left.get(number, 0) + 1
+            self._last_report = number
+        return flows
+
     def seen(self, request: str) -> bool:
         found = self._database.execute("SELECT 1 FROM requests WHERE id = ?", (request,))
         return found.fetchone() is not None
@@ -113,57 +147,75 @@ class RouteStore:
         self,
         request: str | None,
         state: RouteState,
-        changed: Iterable[str],
+        changed: Sequence[str],
         ended: Iterable[str] = (),
     ) -> None:
         """Stores the effect of one request: its id (None: an expired lease), changed and ended
-        flows, epoch and links.
-
-        New flows are loaded in the order of `changed`: the scheme's answer depends on it.
-        """
-        rows = [
-            (
-                flow.report.id,
-                flow.job,
-                flow.report.source,
-                flow.report.target,
-                flow.report.bytes,
-                flow.report.period_s,
-                self._path_text(flow.path),
-                flow.changed,
-                json.dumps(sorted(flow.avoided)) if flow.avoided else "[]",
-                flow.rate_bits_per_s,
-            )
-            for flow in map(state.flows.__getitem__, changed)
-        ]
+        flows, epoch and links."""
         with self._database as database:
             if request is not None:
                 database.execute("INSERT INTO requests VALUES (?)", (request,))
-            database.executemany("DELETE FROM flows WHERE id = ?", [(name,) for name in ended])
-            database.executemany(
-                "INSERT INTO flows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
-                "ON CONFLICT (id) DO UPDATE SET path = excluded.path, changed = excluded.changed, "
-                "avoided = excluded.avoided, rate_bits_per_s = excluded.rate_bits_per_s",
-                rows,
-            )
+            self._end(dict.fromkeys(ended))
+            self.save_flows(state, changed)
             database.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (str(state.epoch),))
             if state.dead != self._dead:
                 database.execute("DELETE FROM dead")
                 database.executemany("INSERT INTO dead VALUES (?, ?)", map(sorted, state.dead))
+        self._new_report = 0
         self._dead = state.dead
+
+    def save_flows(self, state: RouteState, flows: Iterable[str]) -> None:
+        """Stores the paths, rates and avoided paths of flows that differ from their reports. `save`
+        commits them."""
+        of, new = self._report_of, self._new_report
+        rates = state.limits_rates
+        rows = [
+            (
+                *(name, self._path_texts[(flow := state.flows[name]).path], flow.changed),
+                json.dumps(sorted(flow.avoided)) if flow.avoided else "[]",
+                flow.rate_bits_per_s,
+            )
+            for name in flows
+            if of[name] != new or (rates and state.flows[name].rate_bits_per_s is not None)
+        ]
+        self._database.executemany("INSERT OR REPLACE INTO changes VALUES (?, ?, ?, ?, ?)", rows)
+        self._changed.update(row[0] for row in rows)
+
+    def save_report(
+        self, body: bytes, ids: Sequence[str], paths: tuple[bytes, bytes], epoch: int
+    ) -> None:
+        """Stores new flows with their `packed` paths. `body` is a request of exactly these flows.
+        Call it before `save`, which commits both."""
+        self._last_report += 1
+        self._new_report = self._last_report
+        self._report_of.update(dict.fromkeys(ids, self._last_report))
+        self._left[self._last_report] = len(ids)
+        row = self._last_report, body, *paths, epoch
+        self._database.execute("INSERT INTO reports VALUES (?, ?, ?, ?, ?)", row)
+
+    def _end(self, ids: Collection[str]) -> None:
+        """Deletes reports whose flows have all ended."""
+        of_reports: dict[int, list[str]] = {}
+        for name in ids:
+            of_reports.setdefault(self._report_of.pop(name), []).append(name)
+        for number, names in of_reports.items():
+            self._left[number] -= len(names)
+            if self._left[number]:
+                some = [(number, name) for name in names]
+                self._database.executemany("INSERT INTO ended VALUES (?, ?)", some)
+            else:
+                del self._left[number]
+                self._database.execute("DELETE FROM ended WHERE report = ?", (number,))
+                self._database.execute("DELETE FROM reports WHERE number = ?", (number,))
+        if was_changed := self._changed.intersection(ids):
+            gone = [(name,) for name in was_changed]
+            self._database.executemany("DELETE FROM changes WHERE id = ?", gone)
+            self._changed -= was_changed
 
     def save_ports(self, host: str, state: RouteState) -> None:
         """Call it before `save`, which commits both."""
         text = json.dumps(state.ports[host])
         self._database.execute("INSERT OR REPLACE INTO hosts VALUES (?, ?)", (host, text))
-
-    def _path_text(self, path: tuple[int, ...] | None) -> str:
-        text = self._path_texts.get(path)
-        if text is None:
-            if len(self._path_texts) >= _MOST_TEXTS:
-                self._path_texts.clear()
-            text = self._path_texts[path] = json.dumps(path)
-        return text
 
     def roll_back(self) -> None:
         self._database.rollback()
@@ -171,3 +223,27 @@ class RouteStore:
     def _meta(self, name: str) -> str | None:
         row = self._database.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
+
+
+def packed(paths: Sequence[Path | None]) -> tuple[bytes, bytes]:
+    """The number of switches of each path, 0 for None, and all switches; texts take longer."""
+    lengths = array(_INTEGER, [len(path or ()) for path in paths])
+    switches = array(_INTEGER, itertools.chain.from_iterable(filter(None, paths)))
+    return lengths.tobytes(), switches.tobytes()
+
+
+def _unpacked(lengths: bytes, switches: bytes) -> Iterator[Path | None]:
+    """The paths of `packed`."""
+    numbers = iter(array(_INTEGER, switches))
+    for length in array(_INTEGER, lengths):
+        yield tuple(itertools.islice(numbers, length)) or None
+
+
+class _PathTexts(dict["Path | None", str]):
+    """Paths as JSON."""
+
+    def __missing__(self, path: Path | None) -> str:
+        if len(self) >= _MOST_TEXTS:
+            self.clear()
+        text = self[path] = json.dumps(path)
+        return text

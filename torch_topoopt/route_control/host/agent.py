@@ -97,6 +97,7 @@ class RouteAgent:
         self._left: dict[Link, str] = {}  # left to ECMP, with the reason
         self._degraded_at: dict[Link, float] = {}
         self._applied: dict[Link, int] = {}  # epoch of its newest answer
+        self._paths: dict[Link, tuple[str, ...]] = {}  # as noted; () with ECMP
         self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._answered = threading.Event()
         self._saying = threading.Lock()
@@ -289,6 +290,7 @@ class RouteAgent:
             limit_gbps = None if flow.rate_bits_per_s is None else flow.rate_bits_per_s / 1e9
             limited = limit_gbps != self._ports.limit_gbps(link)
             self._ports.assign(link, flow.source_ports, limit_gbps)
+            self._note_path(link, (flow.path or ()) if flow.source_ports else ())
             if flow.source_ports:
                 self._left.pop(link, None)
             elif flow.path is None:
@@ -313,6 +315,7 @@ class RouteAgent:
         for link in self._ids:
             limited = self._ports.limit_gbps(link) is not None
             self._ports.assign(link, (), None)
+            self._note_path(link, ())
             if limited and self._connections is not None:
                 self._connections.limit(link, None)
         with self._saying:
@@ -351,6 +354,14 @@ class RouteAgent:
         self._left[link] = why
         log.warning("%s: %s; goes on with ECMP", describe(link), why)
         self._note("ecmp", link=describe(link), why=why)
+
+    def _note_path(self, link: Link, path: tuple[str, ...]) -> None:
+        """The switches that a link was assigned; none: ECMP chooses."""
+        if self._paths.get(link) == path:
+            return
+        self._paths[link] = path
+        ends = [link.source, link.source_port, link.target, link.target_port]
+        self._note("path", link=describe(link), ends=ends, path=list(path))
 
     def _say_refused(self, link: Link, ports: Sequence[int]) -> None:
         names = ", ".join(map(str, ports))

@@ -18,8 +18,8 @@ class LinkFlow:
     """A link that this host connects, between two addresses. Its `id` is the same in every report
     of the job.
 
-    `planned_bytes` are those of an iteration; None without a prediction. On a duplex cluster, whose
-    connections carry both directions, those of the larger one.
+    `planned_bytes` and `period_s` are bytes and time of an iteration; None without a prediction. On
+    a duplex cluster, whose connections carry both directions, bytes are those of the larger one.
     """
 
     id: str
@@ -27,6 +27,7 @@ class LinkFlow:
     source_address: str
     target_address: str
     planned_bytes: int | None
+    period_s: float | None = None
 
 
 def job_name(wiring: Wiring, *parts: object) -> str:
@@ -41,6 +42,7 @@ def link_flows(job: str, plan: Plan, wiring: Wiring, links: Iterable[Link]) -> l
     """The `links` between different addresses."""
     addresses = wiring.by_port()
     planned = _planned_bytes(plan)
+    period_s = plan.prediction.iteration_s if plan.predicts_time else None
     flows = []
     for link in links:
         source = addresses[link.source, link.source_port].address
@@ -51,7 +53,7 @@ def link_flows(job: str, plan: Plan, wiring: Wiring, links: Iterable[Link]) -> l
             if plan.cluster.ports == "duplex":
                 size_bytes = max(size_bytes, planned.get(link.reverse, 0))
         ends = f"{link.source}.{link.source_port}-{link.target}.{link.target_port}"
-        flows.append(LinkFlow(f"{job}/{ends}", link, source, target, size_bytes))
+        flows.append(LinkFlow(f"{job}/{ends}", link, source, target, size_bytes, period_s))
     return flows
 
 

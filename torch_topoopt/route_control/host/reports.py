@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch_topoopt.route_control.controller.messages import FlowReport
@@ -55,7 +54,8 @@ class FlowReports:
                     self._unnamed(flow.link, address)
             if source is not None and target is not None and source != target:
                 size_bytes = flow.planned_bytes or 0
-                self._named[flow.link] = FlowReport(flow.id, source, target, size_bytes)
+                report = FlowReport(flow.id, source, target, size_bytes, flow.period_s)
+                self._named[flow.link] = report
         hosts = sorted({report.source for report in self._named.values()})
         if len(hosts) > 1:
             raise ValueError(f"one server has addresses of the hosts {', '.join(hosts)}")
@@ -77,7 +77,7 @@ class FlowReports:
             if report is None or flow.link in self.made:
                 continue
             if flow.planned_bytes is None:
-                report = replace(report, bytes=sent_bytes.get(flow.link, 0))
+                report = report._replace(bytes=sent_bytes.get(flow.link, 0))
             if report.bytes >= max(1, self._threshold_bytes):
                 self.made[flow.link] = report
                 found.append(report)

@@ -19,7 +19,11 @@ _MOST_HOSTS = 65_536
 @dataclass(frozen=True)
 class RoutedJob:
     """`copies` copies of a model of `parameters` parameters, each split into tensor x pipeline
-    parts of one host each; an iteration computes for `compute_s` before its AllReduce."""
+    parts of one host each; an iteration computes for `compute_s` before its messages.
+
+    A host sends `tensor_bytes` around its tensor group and `pipeline_bytes` to each neighbouring
+    stage, before the AllReduce (`ring_jobs.RingJob`).
+    """
 
     name: str
     parameters: float
@@ -28,12 +32,18 @@ class RoutedJob:
     copies: int
     compute_s: float
     arrival_s: float = 0.0
+    tensor_bytes: float = 0.0
+    pipeline_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
 class RoutedJobs(Document):
     """A fabric (`host_fabric.HostFabric`), its jobs, how their hosts are drawn
-    (`ring_jobs.draw_jobs`), and spines that die."""
+    (`ring_jobs.draw_jobs`), and spines that die.
+
+    Paths of the scheme arrive `control_s` after a change. `cross_flows` flows between random hosts
+    send all the time, on paths of ECMP.
+    """
 
     KIND: ClassVar[str] = "document of routed jobs"
     VERSION: ClassVar[int] = 1
@@ -47,7 +57,9 @@ class RoutedJobs(Document):
     iterations: int = 10
     placed_by: Literal["racks", "hosts"] = "racks"
     failures: tuple[SpineFailure, ...] = ()
-    seed: int = 0  # of the jobs' hosts, and of schemes
+    seed: int = 0  # of the hosts of jobs and of cross traffic, and of schemes
+    control_s: float = 0.0
+    cross_flows: int = 0
 
     def validate(self) -> Self:
         """Returns self, or raises DocumentError: field, value, and the valid range."""
@@ -59,6 +71,10 @@ class RoutedJobs(Document):
             raise DocumentError(str(error)) from None
         if fabric.hosts > _MOST_HOSTS:
             raise DocumentError(f"hosts_per_tor: {fabric.hosts} hosts are more than {_MOST_HOSTS}")
+        _check_number("control_s", self.control_s)
+        _check_count("cross_flows", self.cross_flows, 0)
+        if self.cross_flows and fabric.hosts < 2:
+            raise DocumentError("cross_flows: there are no two hosts")
         if not self.jobs:
             raise DocumentError("jobs: there is none")
         for i, job in enumerate(self.jobs):
@@ -66,8 +82,8 @@ class RoutedJobs(Document):
                 least = 2 if name == "copies" else 1
                 _check_count(f"jobs[{i}].{name}", getattr(job, name), least)
             _check_number(f"jobs[{i}].parameters", job.parameters, above=True)
-            _check_number(f"jobs[{i}].compute_s", job.compute_s)
-            _check_number(f"jobs[{i}].arrival_s", job.arrival_s)
+            for name in ("compute_s", "arrival_s", "tensor_bytes", "pipeline_bytes"):
+                _check_number(f"jobs[{i}].{name}", getattr(job, name))
         for i, failure in enumerate(self.failures):
             _check_number(f"failures[{i}].at_s", failure.at_s)
             if not 0 <= failure.spine < self.spines:
@@ -94,8 +110,20 @@ class RoutedJobs(Document):
             *(self.placed_by, random.Random(self.seed)),
         )
         return [
-            RingJob(model, hosts, job.arrival_s, job.compute_s)
+            RingJob(
+                *(model, hosts, job.arrival_s, job.compute_s, job.tensor_bytes, job.pipeline_bytes)
+            )
             for model, hosts, job in zip(models, copies, self.jobs, strict=True)
+        ]
+
+    def cross_traffic(self) -> list[tuple[int, int]]:
+        """Hosts (source, target) of the flows that belong to no job."""
+        random_ = random.Random(f"cross traffic {self.seed}")
+        return [
+            (pair[0], pair[1])
+            for pair in (
+                random_.sample(range(self.fabric().hosts), 2) for _ in range(self.cross_flows)
+            )
         ]
 
 

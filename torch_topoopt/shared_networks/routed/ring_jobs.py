@@ -6,9 +6,12 @@ part, one of each copy, are a ring: they reduce its gradients in every iteration
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from torch_topoopt.plan.network import hops_around
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,13 +54,35 @@ MODELS: Mapping[str, SplitModel] = {
 
 @dataclass(frozen=True)
 class RingJob:
-    """`copies[i][j]` is the host of part j of copy i. The job arrives at `arrival_s`; in every
-    iteration it computes for `compute_s`, and then all of its rings reduce."""
+    """`copies[i][j]` is the host of part j of copy i: of stage j // tensor. The job arrives at
+    `arrival_s`; in every iteration it computes for `compute_s`, sends its tensor and pipeline
+    messages, and then all of its rings reduce.
+
+    Every host sends `tensor_bytes` around the ring of its stage, and `pipeline_bytes` to the same
+    part of the next stage and of the previous one.
+    """
 
     model: SplitModel
     copies: tuple[tuple[int, ...], ...]
     arrival_s: float
     compute_s: float
+    tensor_bytes: float = 0.0
+    pipeline_bytes: float = 0.0
+
+    @property
+    def exchanges(self) -> list[tuple[tuple[tuple[int, int], ...], float]]:
+        """The messages inside of copies: transfers of (source, target), and the bytes of each."""
+        tensor = self.model.tensor
+        found = []
+        for hosts in self.copies:
+            stages = [hosts[at : at + tensor] for at in range(0, len(hosts), tensor)]
+            if self.tensor_bytes and tensor > 1:
+                found += [(tuple(hops_around(stage)), self.tensor_bytes) for stage in stages]
+            if self.pipeline_bytes:
+                for pair in itertools.pairwise(stages):
+                    both = [((a, b), (b, a)) for a, b in zip(*pair, strict=True)]
+                    found += [(ends, self.pipeline_bytes) for ends in both]
+        return found
 
     @property
     def rings(self) -> list[tuple[int, ...]]:
