@@ -152,6 +152,9 @@ class LinkContract : public testing::TestWithParam<Carrier> {
  protected:
   void SetUp() override {
     if (GetParam().encrypted && tlsLibrary().empty()) GTEST_SKIP() << "a build without TLS";
+    if (GetParam().zero_copy && !kernelSendsWithoutCopy()) {
+      GTEST_SKIP() << "no sends without copy (SO_ZEROCOPY)";
+    }
 #ifdef __SANITIZE_THREAD__
     // It sees what libfabric copies and not the atomic operations that order it.
     if (GetParam().kind == LinkKind::kFabric) GTEST_SKIP() << "libfabric is not built for this";

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <map>
 #include <stdexcept>
@@ -105,6 +106,21 @@ std::pair<int, int> connectedPair(uint32_t own_address) {
   const int one = 1;
   for (const int fd : {near, far}) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   return {near, far};
+}
+
+bool kernelCountsConnections() {
+  const auto [near, far] = connectedPair();
+  const Descriptor ends[]{Descriptor(near), Descriptor(far)};
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  return getsockopt(near, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
+         size > offsetof(tcp_info, tcpi_total_retrans);
+}
+
+bool kernelSendsWithoutCopy() {
+  const Descriptor probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  return setsockopt(probe.get(), SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on) == 0;
 }
 
 std::pair<int, int> fastPair() {

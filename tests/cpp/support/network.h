@@ -57,6 +57,11 @@ void eventually(const char* what, const Condition& condition) {
 
 // Both ends of a TCP connection, as between two machines; `address` of this one in host order.
 std::pair<int, int> connectedPair(uint32_t address = INADDR_LOOPBACK);
+// Whether the kernel counts what a connection has sent and acknowledged (TCP_INFO). Cables that are
+// silent or slow are noticed by these counters only. QEMU's user mode does not pass them on.
+bool kernelCountsConnections();
+// Whether the kernel sends without copy (SO_ZEROCOPY). QEMU's user mode does not.
+bool kernelSendsWithoutCopy();
 // Of which the kernel may hold as much as of a fast link's.
 std::pair<int, int> fastPair();
 

@@ -24,6 +24,7 @@ TEST(SocketLinks, OnlyFastOnesTakeTheLongestFrames) {
 
 // Those over loopback are copied all the same.
 TEST(SocketLinks, SendsWithoutCopyEndWhereTheKernelCopies) {
+  if (!kernelSendsWithoutCopy()) GTEST_SKIP() << "no sends without copy (SO_ZEROCOPY)";
   const auto [near_fd, far_fd] = fastPair();
   End near(0, {.link = {0, 0, 1, 0}, .fd = near_fd, .zero_copy = ZeroCopy::kOn});
   End far(1, {.link = {1, 0, 0, 0}, .fd = far_fd, .zero_copy = ZeroCopy::kOn});
@@ -50,6 +51,7 @@ TEST(SocketLinks, SendsWithoutCopyEndWhereTheKernelCopies) {
 
 // What a slow cable is known by (rate_watch.h).
 TEST(CableLinks, TheSystemCountsWhatIsAcknowledged) {
+  if (!kernelCountsConnections()) GTEST_SKIP() << "no counters of connections (TCP_INFO)";
   for (const std::string& key : {std::string(), std::string(TlsSession::kKeyBytes, 'k')}) {
     if (!key.empty() && tlsLibrary().empty()) GTEST_SKIP() << "a build without TLS";
     const auto [near_fd, far_fd] = connectedPair();
