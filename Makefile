@@ -74,13 +74,14 @@ else
 	@echo "setup: installing the pinned dependencies (requirements.txt)"
 	@$(PIP) install $$(grep -E '^(ninja|setuptools|wheel)==' requirements.txt)
 	@$(call while-compiling,$(PIP) install --no-compile -r requirements.txt && \
-	  { $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true; })
+	  { $(if $(PIP_NO_COMPILE),true,$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true); })
 	@echo "setup: building the extensions"
 	@$(PIP) install --no-build-isolation --no-deps -e .
 endif
 	@mkdir -p $(@D) && touch $@
 
-# pip would compile Python's files one after the other, hence --no-compile and compileall.
+# pip would compile Python's files one after the other, hence --no-compile and compileall. With
+# PIP_NO_COMPILE, each is compiled when it is imported for the first time.
 # Most of csrc/ needs no torch, whose download leaves the processor idle. What does not compile is
 # compiled again, and shown, where the extensions are built.
 define while-compiling

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from support.limits import limit_s
 from support.thread_meeting import Board, ThreadMeeting
 
+from torch_topoopt.discovery import cable_rates
 from torch_topoopt.discovery.cable_rates import CableRate, judged, measured_cables, with_rates
 from torch_topoopt.discovery.floods import FloodRate
 from torch_topoopt.discovery.probe import Probe
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
+
+    from torch_topoopt.links.meeting import Meeting
 
 
 def ring(gbps: float | None = 10.0, *, network: str = "10.201") -> ClusterFile:
@@ -91,6 +94,14 @@ def test_what_no_measurement_confirms_is_not_known() -> None:
     assert rates_of(judged(unsaid, flows)) == [None, 0.1, None]
 
 
+def test_the_fastest_flood_of_each_direction_counts() -> None:
+    file = ring()
+    halved = [*both_ways(file, 0, 0.01, 0.02), *both_ways(file, 1, 0.02, 0.01)]
+    assert rates_of(judged(file, halved)) == [0.01, 0.01, None]
+    again = [*both_ways(file, 0, 0.02, 0.01), *both_ways(file, 1, 0.01, 0.01)]
+    assert rates_of(judged(file, [*halved, *again])) == [0.02, 0.01, None]
+
+
 def measured_together(file: ClusterFile) -> tuple[list[tuple[CableRate, ...]], Board]:
     board = Board()
     with ThreadPoolExecutor(3) as pool:
@@ -106,12 +117,13 @@ def test_all_hosts_agree_and_the_next_job_measures_nothing(
     file = ring(0.001, network=f"127.{100 + os.getpid() % 100}")
     found, board = measured_together(file)
     assert found == [tuple(CableRate(cable, 0.001) for cable in file.cables)] * 3
-    assert ("flows", 0) in board.texts
+    assert ("flows/0", 0) in board.texts
+    assert ("flows/1", 0) not in board.texts, "all cables carry what the file says"
     again, board = measured_together(file)
     assert again == found
-    assert ("flows", 0) not in board.texts
+    assert ("flows/0", 0) not in board.texts
     monkeypatch.setenv("TOPOOPT_COST_MODEL", "measure")
-    assert ("flows", 0) in measured_together(file)[1].texts
+    assert ("flows/0", 0) in measured_together(file)[1].texts
 
 
 def test_a_port_that_is_not_here_is_left_to_the_driver(
@@ -120,3 +132,25 @@ def test_a_port_that_is_not_here_is_left_to_the_driver(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     found, _ = measured_together(ring(network="192.0"))
     assert [rates_of(rates) for rates in found] == [[None, None, None]] * 3
+
+
+def test_a_cable_that_is_slower_than_its_file_says_is_flooded_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = ring(1.0, network=f"127.{100 + os.getpid() % 100}")
+
+    def flood(
+        file: ClusterFile, server: int, meeting: Meeting, deadline: float, turn: int
+    ) -> list[FloodRate]:
+        return [
+            flow(file, near, far, (0.01, 0.02)[turn])
+            for cable in file.cables
+            for near, far in (cable, cable[::-1])
+            if file.ports[near][0] == server
+        ]
+
+    monkeypatch.setattr(cable_rates, "_flood", flood)
+    found, board = measured_together(file)
+    assert [rates_of(rates) for rates in found] == [[0.02] * 3] * 3
+    assert ("flows/1", 0) in board.texts

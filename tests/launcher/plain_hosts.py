@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from support.launcher import COMMAND
+from support.launcher import forked
 
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
@@ -65,7 +65,7 @@ def make_hosts(count: int, cables: Sequence[tuple[int, int]], hosts: Hosts) -> H
 
 
 def within(hosts: Hosts, host: int) -> tuple[str, ...]:
-    return ("ip", "netns", "exec", hosts.names[host], *COMMAND)
+    return ("ip", "netns", "exec", hosts.names[host], *forked())
 
 
 def start_agents(launcher: Launcher, hosts: Hosts, token: str) -> list[subprocess.Popen[str]]:

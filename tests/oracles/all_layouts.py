@@ -78,10 +78,13 @@ def rings_of_four(cluster: Cluster) -> list[Network]:
     return found
 
 
-def fastest_of_all(planning: LayoutPlanning, networks: Sequence[Network]) -> SimulatedLayout:
+def fastest_of_all(
+    planning: LayoutPlanning, networks: Sequence[Network], trust: float
+) -> SimulatedLayout:
     """The fastest layout that fits, on the best of the networks.
 
-    A layout whose computation alone takes longer than the best iteration so far is not simulated.
+    Not simulated are layouts whose computation alone takes longer than the best iteration so far,
+    or whose price is `trust` times as long: most of the time would be theirs.
     """
     best = None
     prices = planning.prices
@@ -96,6 +99,8 @@ def fastest_of_all(planning: LayoutPlanning, networks: Sequence[Network]) -> Sim
             found.append(price)
     found.sort(key=lambda price: price.times.step_s)
     for price in found:
+        if best is not None and price.times.step_s > trust * best.seconds:
+            break
         if best is not None and prices.least_s(price.layout) > best.seconds:
             continue
         for network in networks:

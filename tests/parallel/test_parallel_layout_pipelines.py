@@ -19,7 +19,7 @@ from torch_topoopt.plan.layout import Layout
 if TYPE_CHECKING:
     from pathlib import Path
 
-STEPS, RATE, SAMPLES, LENGTH, WORDS = 12, 1e-2, 8, 8, 64
+STEPS, RATE, SAMPLES, LENGTH, WORDS = 4, 1e-2, 8, 8, 64
 TWO = Layout(pipeline=2, micro_batch=2, micro_batches=4)
 LAYOUTS = {
     "gpipe": replace(TWO, schedule="gpipe"),

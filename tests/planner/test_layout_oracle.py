@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -32,6 +33,7 @@ MIXTURE = replace(
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("trust", [2.0, pytest.param(math.inf, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     ("cluster", "size", "batch_size"),
     [
@@ -50,7 +52,7 @@ MIXTURE = replace(
     ],
 )
 def test_no_layout_is_five_per_cent_faster(
-    cluster: Cluster, size: llama.LlamaSize, batch_size: int
+    cluster: Cluster, size: llama.LlamaSize, batch_size: int, trust: float
 ) -> None:
     with torch.device("meta"):
         module = llama.Llama(replace(size, blocks=2))
@@ -60,7 +62,7 @@ def test_no_layout_is_five_per_cent_faster(
     planning = LayoutPlanning(graph, cluster, PlanningOptions(strategy_space="layouts"))
     planned = planning.best()
     networks = [planned.network, *rings_of_four(cluster)]
-    best = fastest_of_all(planning, networks)
+    best = fastest_of_all(planning, networks, trust)
     seconds = simulated_s(planning, planned.network, planned.price.layout)
     assert seconds <= 1.05 * best.seconds, (planned.price.layout, best.layout)
     assert planned.price.times.step_s == pytest.approx(seconds, rel=0.15)

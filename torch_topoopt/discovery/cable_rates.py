@@ -1,8 +1,9 @@
 """The rates of the cables of a cluster file, measured by all of its hosts together.
 
 An interface reports the rate of its port, and a virtual one 10 Gb/s; a bad cable, a PCIe slot or a
-shaper carries less. So all cables are flooded both ways, at once, before any prediction. The rates
-are cached, so that later jobs of the same file get the same plans, unless
+shaper carries less. So all cables are flooded both ways, at once, before any prediction. A pause of
+a busy processor may halve what a flood carries, so a cable that is slower than its file says is
+flooded twice. The rates are cached, so that later jobs of the same file get the same plans, unless
 TOPOOPT_COST_MODEL=measure.
 """
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from torch_topoopt.links.meeting import Meeting
 
 _MEET_S = 60.0  # for steps that take every host seconds
+_FLOODS = 2  # at most; the faster one counts
 _CONFIRMED = 0.6  # fraction of the file's rate that confirms it: floods reach less than all
 
 log = logging.getLogger("torch_topoopt")
@@ -60,17 +62,24 @@ def measured_cables(file: ClusterFile, server: int, meeting: Meeting) -> tuple[C
             broadcast(meeting, "kept rates", _read(path, file))
     if (kept := receive(meeting, "kept rates", deadline)) is not None:
         return tuple(decode(tuple[CableRate, ...], kept))
-    flows = _flood(file, server, meeting, deadline)
-    meeting.publish("flows", json.dumps([asdict(flow) for flow in flows]))
-    if server == 0:
-        with failure_broadcast(meeting, "rates of cables"):
-            texts = meeting.collect("flows", range(len(file.servers)), deadline)
-            listed = [one for _, text in sorted(texts.items()) for one in json.loads(text)]
-            found = judged(file, [FloodRate.from_plain(one) for one in listed])
-            _keep(path, found)
-            broadcast(meeting, "rates of cables", [asdict(rate) for rate in found])
-    rates = receive(meeting, "rates of cables", deadline)
-    return tuple(decode(tuple[CableRate, ...], rates))
+    flows: list[FloodRate] = []  # of all hosts, at server 0
+    for turn in range(_FLOODS):
+        own = _flood(file, server, meeting, deadline, turn)
+        meeting.publish(f"flows/{turn}", json.dumps([asdict(flow) for flow in own]))
+        topic = f"rates of cables/{turn}"
+        if server == 0:
+            with failure_broadcast(meeting, topic):
+                texts = meeting.collect(f"flows/{turn}", range(len(file.servers)), deadline)
+                listed = [one for _, text in sorted(texts.items()) for one in json.loads(text)]
+                flows += [FloodRate.from_plain(one) for one in listed]
+                found = judged(file, flows)
+                last = turn == _FLOODS - 1 or not _any_slow(file, found)
+                if last:
+                    _keep(path, found)
+                broadcast(meeting, topic, [asdict(rate) for rate in found] if last else None)
+        if (rates := receive(meeting, topic, deadline)) is not None:
+            return tuple(decode(tuple[CableRate, ...], rates))
+    raise AssertionError("the last flood has rates")
 
 
 def with_rates(file: ClusterFile, rates: Sequence[CableRate]) -> ClusterFile:
@@ -90,21 +99,23 @@ def with_rates(file: ClusterFile, rates: Sequence[CableRate]) -> ClusterFile:
 
 
 def judged(file: ClusterFile, flows: Sequence[FloodRate]) -> tuple[CableRate, ...]:
-    """The cables' rates from floods: the slower of the two directions counts."""
-    of_cable: dict[int, list[FloodRate]] = {}
+    """The cables' rates from floods: the slower of the two directions counts, each of which has the
+    rate of its fastest flood."""
+    of_cable: dict[int, dict[tuple[int, str], FloodRate]] = {}
     numbers = {
         (file.ports[end][0], file.ports[end][1].ip): number
         for number, cable in enumerate(file.cables)
         for end in cable
     }
     for flow in flows:
-        number = numbers[flow.probe.source, flow.probe.source_address]
-        of_cable.setdefault(number, []).append(flow)
+        end = flow.probe.source, flow.probe.source_address
+        of_end = of_cable.setdefault(numbers[end], {})
+        of_end[end] = max(of_end.get(end, flow), flow, key=lambda one: one.gbps)
     stated = stated_rates(file)
     found: dict[int, float] = {}
     lower: dict[int, float] = {}
     for number, both in of_cable.items():
-        slower = min(both, key=lambda flow: flow.gbps)
+        slower = min(both.values(), key=lambda flow: flow.gbps)
         said = stated[file.cables[number]]
         if said is not None and slower.gbps >= _CONFIRMED * said:
             found[number] = said
@@ -114,7 +125,15 @@ def judged(file: ClusterFile, flows: Sequence[FloodRate]) -> tuple[CableRate, ..
     return tuple(CableRate(cable, found.get(n)) for n, cable in enumerate(file.cables))
 
 
-def _flood(file: ClusterFile, server: int, meeting: Meeting, deadline: float) -> list[FloodRate]:
+def _any_slow(file: ClusterFile, rates: Sequence[CableRate]) -> bool:
+    """Whether a rate is not the file's."""
+    stated = stated_rates(file)
+    return any(rate.gbps not in (None, stated[rate.ends]) for rate in rates)
+
+
+def _flood(
+    file: ClusterFile, server: int, meeting: Meeting, deadline: float, turn: int
+) -> list[FloodRate]:
     """Floods from the ports of this host, while it counts those of the others."""
     with contextlib.ExitStack() as stack:
         listeners: dict[str, socket.socket] = {}
@@ -124,16 +143,16 @@ def _flood(file: ClusterFile, server: int, meeting: Meeting, deadline: float) ->
                 listeners[end] = stack.enter_context(listen(address, 0, interface))
         ports = {end: listener.getsockname()[1] for end, listener in listeners.items()}
         job = secrets.token_hex(8)
-        meeting.publish("flood ports", json.dumps({"job": job, "ports": ports}))
-        texts = meeting.collect("flood ports", range(len(file.servers)), deadline)
+        meeting.publish(f"flood ports/{turn}", json.dumps({"job": job, "ports": ports}))
+        texts = meeting.collect(f"flood ports/{turn}", range(len(file.servers)), deadline)
         hosts = [json.loads(text) for _, text in sorted(texts.items())]
         responder = Responder(list(listeners.values()), hosts[0]["job"], server)
         stack.callback(responder.close)
         listening = {end: port for host in hosts for end, port in host["ports"].items()}
         flows = send_floods(list(_probes(file, server, listening)), hosts[0]["job"])
         # No host closes its end while another one sends.
-        meeting.publish("flooded", "")
-        meeting.collect("flooded", range(len(file.servers)), deadline)
+        meeting.publish(f"flooded/{turn}", "")
+        meeting.collect(f"flooded/{turn}", range(len(file.servers)), deadline)
     return flows
 
 

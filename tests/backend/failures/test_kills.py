@@ -262,7 +262,17 @@ def test_after_any_failure_the_same_processes_can_start_again(plan, tmp_path):
         assert "aborted by rank 1" in thread
 
 
-def destroy_with_operations_pending(rank: int, world: int) -> list[str]:
+def error_of(work: dist.Work) -> str:
+    try:
+        work.wait()
+    except RuntimeError as error:
+        assert work.is_completed()
+        return str(error)
+    return "no error"
+
+
+def begin_operations(rank: int, world: int) -> list[dist.Work]:
+    """On rank 0, operations that need the others, who make none."""
     dist.init_process_group("topoopt")
     # Longer than what a receiver keeps of one sender before anybody asks for it (FlowLimits).
     tensors = [torch.ones(MORE_THAN_KEPT) for _ in range(4)]
@@ -270,16 +280,26 @@ def destroy_with_operations_pending(rank: int, world: int) -> list[str]:
     if rank == 0:
         works = [dist.all_reduce(tensors[0], async_op=True), dist.irecv(tensors[1], 1)]
         works += [dist.isend(tensors[2], world - 1), dist.broadcast(tensors[3], 1, async_op=True)]
-    dist.destroy_process_group()
+    meet("begun", rank, world)
+    return works
+
+
+def destroy_with_operations_pending(rank: int, world: int) -> list[str]:
+    """The others stay until rank 0 has its errors: a rank that has destroyed the group drops what
+    it is sent, and such a send ends without an error."""
+    works = begin_operations(rank, world)
+    store = dist.distributed_c10d._get_default_store()
     errors = []
-    for i, work in enumerate(works):
-        try:
-            work.wait()
-        except RuntimeError as error:
-            errors.append(str(error))
-        else:
-            errors.append(f"operation {i} has no error")
-        assert work.is_completed()
+    if rank == 0:
+        destroying = threading.Thread(target=dist.destroy_process_group)  # waits for the others
+        destroying.start()
+        errors = [error_of(work) for work in works]
+        store.set("failed", "1")
+        destroying.join(limit_s(30))
+        assert not destroying.is_alive()
+    else:
+        store.wait(["failed"], timedelta(seconds=limit_s(30)))
+        dist.destroy_process_group()
     return errors
 
 
@@ -287,6 +307,20 @@ def destroy_with_operations_pending(rank: int, world: int) -> list[str]:
 def test_destroying_a_group_fails_what_is_pending(plan, tmp_path):
     outcomes = values(run_ranks(plan, tmp_path, destroy_with_operations_pending, world=3))
     assert len(outcomes[0]) == 4
-    for error in outcomes[0]:
-        # The rank that destroys it first, this one or another, is named.
-        assert "shut down" in error or "has left" in error
+    for operation, error in enumerate(outcomes[0]):
+        assert "shut down" in error, (operation, error)
+
+
+def wait_for_ranks_that_leave(rank: int, world: int) -> list[str]:
+    works = begin_operations(rank, world)
+    errors = [error_of(work) for work in works]
+    dist.destroy_process_group()
+    return errors
+
+
+@PLACES
+def test_what_needs_a_rank_that_has_destroyed_the_group_fails(plan, tmp_path):
+    outcomes = values(run_ranks(plan, tmp_path, wait_for_ranks_that_leave, world=3))
+    all_reduce, receive, _, broadcast = outcomes[0]
+    for error in (all_reduce, receive, broadcast):
+        assert re.search(r"rank [12] has left", error), error

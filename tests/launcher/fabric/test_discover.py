@@ -259,7 +259,8 @@ def test_an_agent_turns_strangers_away_and_serves_who_knows_the_token(
     secret.write_text("right\n")
     secret.chmod(0o600)
     agent = launcher.start(
-        "discover", "--agent", "--bind", "127.0.0.1", "--port", "0", "--token-file", secret
+        *("discover", "--agent", "--bind", "127.0.0.1", "--port", "0", "--token-file", secret),
+        command=forked(),
     )
     assert agent.stdout is not None
     address = agent.stdout.readline().split()[-1]

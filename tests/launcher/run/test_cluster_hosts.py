@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from plain_hosts import Hosts, make_hosts
+from support.launcher import forked
 from support.plain_namespaces import Namespaces
 
 from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
@@ -55,7 +56,7 @@ def test_a_job_trains_on_its_hosts_over_its_circuits(
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "topoopt"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m torch_topoopt.launcher.main "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {shlex.join(forked())} "$@"\n')
     command.chmod(0o755)
     reach = f"ip netns exec {{server}} env PATH={tmp_path}/bin:{os.environ['PATH']}"
     where = ("--cluster", "lab.yaml", "--state", "state")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.limits import limit_s
 
 from torch_topoopt.launcher.run import failure_remarks, ranks
 from torch_topoopt.launcher.run.ranks import RankFailure
@@ -16,6 +14,7 @@ from torch_topoopt.supervision.dumps import read_dumps
 from torch_topoopt.supervision.job_files import JobFolder
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 # Rank 1 ends in the way that is its argument when three steps are over.
@@ -52,10 +51,9 @@ for number in range(1000):
 def fail(launcher: Any, folder: Path, how: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(SCRIPT)
     options = ("--servers", "3", "--degree", "2", "--model", "none", "--run-dir", "run")
-    process = launcher.start("run", *options, "train.py", how)
-    out, err = process.communicate(timeout=limit_s(100))
-    assert process.returncode == 1, out + err
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    done: subprocess.CompletedProcess[str] = launcher.run("run", *options, "train.py", how)
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done
 
 
 def error_lines(done: subprocess.CompletedProcess[str]) -> list[str]:

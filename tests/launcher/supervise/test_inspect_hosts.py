@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plain_hosts import Hosts, make_hosts
 from support.dumps import collective, dump, save
+from support.launcher import forked
 from support.limits import limit_s
 from support.plain_namespaces import Namespaces
 from support.refusals import named, refused
@@ -67,8 +69,8 @@ def write_ssh(folder: Path, names: dict[str, str]) -> None:
 
 
 def inspect_hosts(folder: Path, *words: str) -> None:
-    remote = f"{sys.executable} -m torch_topoopt.launcher.main"
-    ways = ("--ssh-command", str(folder / "ssh"), "--remote-command", remote)
+    remote = ("--remote-command", shlex.join(forked()))
+    ways = ("--ssh-command", str(folder / "ssh"), *remote)
     assert inspect.main(["--cluster", str(folder / "lab.yaml"), *ways, *words]) == 0
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from support.backend.ranks import make_plan, wired
 from support.dumps import link, save_statuses, status
-from support.launcher import LIMIT_S
+from support.launcher import LIMIT_S, forked
 from support.limits import limit_s
 from support.refusals import named
 
@@ -146,7 +146,7 @@ def test_a_job_of_topoopt_run_is_shown_while_it_runs_and_goes_on(
     (tmp_path / "train.py").write_text(TRAIN)
     run = tmp_path / "run"
     started = ("run", "--servers", "2", "--model", "none", "--run-dir", run, "train.py")
-    process = launcher.start(*started)
+    process = launcher.start(*started, command=forked())
 
     shown: dict[str, Any] = {}
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from rich.console import Console
-from support.launcher import LIMIT_S
+from support.launcher import LIMIT_S, forked
 from support.limits import limit_s
 from support.refusals import named, refused
 from support.running_job import a_running_job
@@ -244,7 +244,7 @@ def test_a_run_is_watched_on_a_page_and_leaves_its_steps_and_logs(
     (tmp_path / "train.py").write_text(TRAIN)
     started = ("run", "--servers", "2", "--model", "none", "--watch", "--serve")
     started += ("--timeline", "2:5")
-    process = launcher.start(*started, "--run-dir", "here", "train.py")
+    process = launcher.start(*started, "--run-dir", "here", "train.py", command=forked())
     figures: dict[str, Any] = {}
 
     def trains() -> bool:
