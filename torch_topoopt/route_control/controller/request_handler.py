@@ -201,7 +201,7 @@ class RequestHandler:
             known = self._known_answer(new)
             self._store.save_report(new_body, new.names, known.paths_stored, state.epoch)
         if new is flows and new:
-            self._stored(message.request, changed, ())
+            self._stored(message.request, changed, (), flows)
             answer = self._answer(known.texts)
         else:
             answer = self._done(message.request, changed, flows.names)
@@ -219,7 +219,7 @@ class RequestHandler:
             if known.paths == paths:
                 return known
             texts, old = known.texts.copy(), known.paths
-            moved = [i for i, path in enumerate(paths) if path != old[i]]
+            moved = [i for i, path in enumerate(paths) if path is not old[i]]
             for i, text in zip(moved, self._texts([flows.names[i] for i in moved]), strict=True):
                 texts[i] = text
         else:
@@ -274,14 +274,23 @@ class RequestHandler:
         self._stored(request, changed, ended)
         return self._assignments(asked)
 
-    def _stored(self, request: str | None, changed: list[str], ended: Iterable[str]) -> None:
+    def _stored(
+        self,
+        request: str | None,
+        changed: list[str],
+        ended: Iterable[str],
+        new: messages.ReportedFlows | None = None,
+    ) -> None:
+        """`changed` begins with the flows of `new`."""
         known = self.state.precomputed
         self.counts.hits += known.hits
         self.counts.misses += known.misses
         known.hits = known.misses = 0
         self._store.save(request, self.state, changed, ended)
         if changed:
-            self._publish({self.state.flows[name].report.source for name in changed})
+            others = changed if new is None else changed[len(new) :]
+            hosts = {self.state.flows[name].report.source for name in others}
+            self._publish(hosts.union(new.source_hosts if new else ()))
 
     def _assignments(self, flows: Sequence[str]) -> bytes:
         return self._answer(self._texts(flows))
