@@ -239,7 +239,7 @@ def test_a_host_that_cannot_be_wired_leaves_the_job_as_it_was(
     ip(f"-n {hosts.names[host]} link set {interface} down")
     late = started.on(2)
     _, err = late.communicate(timeout=limit_s(LIMIT_S))
-    assert late.returncode == 1, err
+    assert late.returncode == 2, err
     run = folder / "server0" / "run"
     wait_for(lambda: bool(records(run, "growth")), "the record of the failure")
     step = json.loads((folder / "state.json").read_text())[0]
