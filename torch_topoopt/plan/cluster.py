@@ -57,6 +57,8 @@ class Cluster:
     def __post_init__(self) -> None:
         if self.inside_gbps is not None:
             object.__setattr__(self, "inside_gbps", float(self.inside_gbps))
+        if self.host_memory_gb is not None:
+            object.__setattr__(self, "host_memory_gb", float(self.host_memory_gb))
         if self.port_gbps is not None:  # 100 and 100.0 must serialise alike
             rates = tuple(tuple(map(float, row)) for row in self.port_gbps)
             object.__setattr__(self, "port_gbps", rates)
