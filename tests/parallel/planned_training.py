@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Plan
     from torch_topoopt.plan.layout import Precision
 
-SERVERS, SAMPLES, STEPS, RATE, LIMIT_S = 4, 8, 12, 0.05, 240
+SERVERS, SAMPLES, STEPS, RATE, LIMIT_S = 4, 8, 4, 0.05, 240
 
 
 class Family(NamedTuple):

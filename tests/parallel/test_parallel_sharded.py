@@ -17,7 +17,7 @@ from torch_topoopt.plan.layout import Layout
 if TYPE_CHECKING:
     from pathlib import Path
 
-RANKS, STEPS, RATE, SAMPLES, LENGTH, WORDS = 4, 12, 1e-2, 8, 8, 64
+RANKS, STEPS, RATE, SAMPLES, LENGTH, WORDS = 4, 4, 1e-2, 8, 8, 64
 FSDP = {"sharding": "parameters", "state_shards": 4}
 LAYOUTS = {
     "copies": Layout(data=4, micro_batch=2),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-RANKS, STEPS, RATE, SAMPLES, LENGTH, WORDS = 4, 12, 1e-2, 8, 8, 50
+RANKS, STEPS, RATE, SAMPLES, LENGTH, WORDS = 4, 4, 1e-2, 8, 8, 50
 DECODER = {
     "vocab_size": 64,
     "hidden_size": 16,
