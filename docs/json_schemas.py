@@ -25,6 +25,7 @@ RESULTS: dict[str, tuple[str, ...]] = {
     "plan": ("launcher.plan.plan:PlanResult",),
     "run": ("launcher.run.outcome:RunResult",),
     "demo": ("launcher.run.outcome:RunResult",),
+    "join": ("launcher.run.join:Joined",),
     "bench": ("tools.bench.table:BenchResults", "tools.bench.link.command:MeasuredCables"),
     "diff": ("planner.difference:PlanDifference",),
     "compare": ("launcher.simulate.compare:ComparedModel",),
