@@ -109,7 +109,7 @@ test: setup-dev lint
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-all: setup-dev lint
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m ''
+	@TOPOOPT_TEST_TRAINED_STEPS=12 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m ''
 
 test-clients: setup-dev
 ifdef VIRTUAL_ENV

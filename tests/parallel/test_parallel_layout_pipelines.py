@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from library_models import library
+from planned_training import STEPS
 from support.backend.ranks import make_plan, run_ranks, values
 from torch import nn
 
@@ -19,7 +20,7 @@ from torch_topoopt.plan.layout import Layout
 if TYPE_CHECKING:
     from pathlib import Path
 
-STEPS, RATE, SAMPLES, LENGTH, WORDS = 4, 1e-2, 8, 8, 64
+RATE, SAMPLES, LENGTH, WORDS = 1e-2, 8, 8, 64
 TWO = Layout(pipeline=2, micro_batch=2, micro_batches=4)
 LAYOUTS = {
     "gpipe": replace(TWO, schedule="gpipe"),
