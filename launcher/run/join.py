@@ -28,7 +28,8 @@ RUN_DIR is the folder of the run (default: your job on this machine that started
 
 _EXAMPLES = """\
   topoopt run --nnodes 2:4 --servers 3 train.py    # in one terminal
-  topoopt join                                     # in another one: there are 4 servers"""
+  topoopt join                                     # in another one: there are 4 servers
+  topoopt join runs/20261129-181500                # a job among several"""
 
 
 @dataclass(frozen=True)

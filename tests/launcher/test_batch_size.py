@@ -110,7 +110,7 @@ def test_a_configuration_has_a_sample_for_each_accelerator(
 @pytest.mark.parametrize(
     ("changes", "options", "words"),
     [
-        ({"model_type": "mamba"}, (), ("model_type", "mamba", "llama")),
+        ({"model_type": "no-such-type"}, (), ("model_type", "no-such-type", "llama")),
         ({"hidden_act": "relu"}, (), ("hidden_act", "relu")),
         ({}, ("--sequence", "65"), ("sequence", "65", "64")),
     ],

@@ -49,7 +49,7 @@ def test_an_unknown_verb_suggests_the_nearest(capsys: pytest.CaptureFixture[str]
         "topoopt: error: 'repotr' is not a verb; did you mean `topoopt report`?\n"
     )
     assert main(["frobnicate"]) == 2
-    assert named(capsys.readouterr().err, "verb", "run, demo")
+    assert named(capsys.readouterr().err, "verb", "run, join, demo")
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
