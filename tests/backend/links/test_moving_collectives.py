@@ -272,17 +272,26 @@ def bench(
         yield MovingBench(tmp_path, stack, SERVERS, request.param, None, choices), choices
 
 
+def check_ended(fabric: MovingBench) -> None:
+    """No collective failed, and the plan's circuits are back."""
+    assert not [ended.error for ended in fabric.ended if ended.error]
+    links = fabric.plan.network.links
+    assert fabric.fabric.switch().circuits() == set(fabric.mover._circuits(links))
+
+
+def check_every_topology(choices: EveryTopology) -> None:
+    for collective in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
+        used = {topologies for name, topologies in choices.topologies if name == collective}
+        assert used == {one.reconfigurations for one in choices.schedules(collective)}
+
+
 def test_results_are_those_of_gloo_with_every_number_of_topologies(
     bench: tuple[MovingBench, EveryTopology],
 ) -> None:
     fabric, choices = bench
     assert values(fabric.run(compared)) == [[True] * (len(REDUCTIONS) + 4 * 6)] * SERVERS
-    assert not [ended.error for ended in fabric.ended if ended.error]
-    for collective in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
-        used = {topologies for name, topologies in choices.topologies if name == collective}
-        assert used == {one.reconfigurations for one in choices.schedules(collective)}
-    network = fabric.plan.network
-    assert fabric.fabric.switch().circuits() == set(fabric.mover._circuits(network.links))
+    check_every_topology(choices)
+    check_ended(fabric)
 
 
 def test_groups_that_share_servers_take_turns_and_their_results_are_right(
@@ -296,10 +305,8 @@ def test_groups_that_share_servers_take_turns_and_their_results_are_right(
         fabric = MovingBench(tmp_path, stack, SERVERS, None, None, choices)
         calls = [2 * ROUNDS * sum(rank in group for group in GROUPS) for rank in range(SERVERS)]
         assert values(fabric.run(in_groups)) == [[True] * count for count in calls]
-        assert not [ended.error for ended in fabric.ended if ended.error]
         assert {ended.members for ended in fabric.ended} == {2, 3, 4}
-        network = fabric.plan.network
-        assert fabric.fabric.switch().circuits() == set(fabric.mover._circuits(network.links))
+        check_ended(fabric)
 
 
 def test_several_ranks_of_a_server_move_its_circuits_together(
@@ -312,13 +319,9 @@ def test_several_ranks_of_a_server_move_its_circuits_together(
         fabric = MovingBench(tmp_path, stack, SERVERS, None, None, choices, per_server=2)
         ranks = 2 * SERVERS
         assert values(fabric.run(compared)) == [[True] * (len(REDUCTIONS) + 4 * 6)] * ranks
-        assert not [ended.error for ended in fabric.ended if ended.error]
         assert {ended.members for ended in fabric.ended} == {ranks}
-        for collective in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
-            used = {topologies for name, topologies in choices.topologies if name == collective}
-            assert used == {one.reconfigurations for one in choices.schedules(collective)}
-        network = fabric.plan.network
-        assert fabric.fabric.switch().circuits() == set(fabric.mover._circuits(network.links))
+        check_every_topology(choices)
+        check_ended(fabric)
 
 
 def test_groups_of_some_ranks_of_servers_with_two_move_circuits(

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from plain_hosts import Hosts, make_hosts
+from support.fabric.netns_fixtures import require_namespaces
 from support.launcher import COMMAND, wait_for
 from support.limits import limit_s
 from support.plain_namespaces import Namespaces, ip
 from support.refusals import named
 
-from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.launcher.run import growth
 from torch_topoopt.launcher.run.growth import EmulatedArrivals, GrowthWatch, PlannedGrowth
 from torch_topoopt.links.errors import FabricError
@@ -99,10 +99,7 @@ def check_run(run: Path, servers: int) -> None:
 def test_on_namespaces_a_lost_server_comes_back_and_the_job_goes_on_from_its_checkpoint(
     launcher: Launcher, folder: Path
 ) -> None:
-    try:
-        netns_kernel.require()
-    except FabricError as error:
-        pytest.skip(f"no network namespaces here: {error}")
+    require_namespaces()
     process = launcher.start(
         *("run", "--fabric", "netns", "--servers", "3", "--degree", "2", "--nnodes", "2:3"),
         *("--bandwidth", "100Mbps", "--model", "none", "--max-restarts", "1"),

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from support.fabric.netns_fixtures import require_namespaces
 from support.limits import limit_s
 
-from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.launcher.run import elastic_options, ranks, restarts
 from torch_topoopt.launcher.run.ranks import RankFailure
-from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan import AllToAll, Cluster, Demand, GroupDemand, PairDemand, PairTable, Plan
 from torch_topoopt.planner.demand_plan import demand_among
 from torch_topoopt.report.run_folder import read_run
@@ -180,10 +179,7 @@ def check_without_a_server(launcher: Any, folder: Path) -> None:
 def test_on_namespaces_a_lost_server_leaves_a_smaller_fabric_and_then_nothing(
     launcher: Any, folder: Path
 ) -> None:
-    try:
-        netns_kernel.require()
-    except FabricError as error:
-        pytest.skip(f"no network namespaces here: {error}")
+    require_namespaces()
     process = launcher.start(
         "run", "--plan", "plan.json", "--fabric", "netns", "--nnodes", "2:3", "--run-dir", "b",
         "--max-restarts", "1", "fail.py", "SIGKILL", XDG_STATE_HOME=str(folder / "state"),
