@@ -131,6 +131,17 @@ Values sumOf(const std::vector<MemberBuffers>& buffers) {
   return sum;
 }
 
+// Inputs stay, and every member has its part of the sum.
+void expectScattered(const std::vector<MemberBuffers>& before,
+                     const std::vector<MemberBuffers>& after, const std::vector<size_t>& counts) {
+  const Values sum = sumOf(before);
+  for (int rank = 0; rank < static_cast<int>(before.size()); ++rank) {
+    EXPECT_EQ(after[rank].input, before[rank].input);
+    const auto first = sum.begin() + static_cast<std::ptrdiff_t>(startOf(counts, rank));
+    EXPECT_EQ(after[rank].output, Values(first, first + static_cast<std::ptrdiff_t>(counts[rank])));
+  }
+}
+
 // Calls check(size, digits, parts, window, element_bytes) for many networks and sizes.
 template <typename Check>
 void forMany(const Check& check) {
@@ -169,13 +180,7 @@ TEST(CircuitCollectives, AReduceScatterLeavesItsInputAndWritesEachSumOnce) {
     for (int rank = 0; rank < size; ++rank) before[rank].output.resize(counts[rank]);
     const auto after =
         runProgram(reduceScatter(size, digits, parts), alone(size), key, before, window, random);
-    const Values sum = sumOf(before);
-    for (int rank = 0; rank < size; ++rank) {
-      EXPECT_EQ(after[rank].input, before[rank].input);
-      const auto first = sum.begin() + static_cast<std::ptrdiff_t>(startOf(counts, rank));
-      EXPECT_EQ(after[rank].output,
-                Values(first, first + static_cast<std::ptrdiff_t>(counts[rank])));
-    }
+    expectScattered(before, after, counts);
   });
 }
 
@@ -284,13 +289,7 @@ TEST(CircuitCollectives, AReduceScatterGivesEachMemberOfAServerItsSum) {
     auto before = inputsOf(size, total(counts), random);
     for (int rank = 0; rank < size; ++rank) before[rank].output.resize(counts[rank]);
     const auto after = runProgram(reduceScatter(3, kThree), layout, key, before, window, random);
-    const Values sum = sumOf(before);
-    for (int rank = 0; rank < size; ++rank) {
-      EXPECT_EQ(after[rank].input, before[rank].input);
-      const auto first = sum.begin() + static_cast<std::ptrdiff_t>(startOf(counts, rank));
-      EXPECT_EQ(after[rank].output,
-                Values(first, first + static_cast<std::ptrdiff_t>(counts[rank])));
-    }
+    expectScattered(before, after, counts);
   });
 }
 
