@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend/process_group.h"
+#include "common/joined.h"
 
 namespace topoopt {
 namespace {
@@ -11,12 +12,6 @@ namespace {
 constexpr char kPassed[] = "passed";
 
 std::vector<uint8_t> bytesOfText(const std::string& text) { return {text.begin(), text.end()}; }
-
-std::string join(const std::vector<int>& numbers) {
-  std::string text;
-  for (const int number : numbers) text += (text.empty() ? "" : ", ") + std::to_string(number);
-  return text;
-}
 
 // Returns whether all keys appear before the time limit.
 bool waitFor(c10d::Store& store, const std::vector<std::string>& keys,
@@ -85,7 +80,7 @@ void ProcessGroupTopoopt::awaitMembers(c10d::Store& store, const std::string& pr
     const bool all = wait_all_ranks && missing.size() > 1;
     if (!all) missing.resize(std::min<size_t>(missing.size(), 1));
     if (!missing.empty()) {
-      verdict = (all ? "Ranks " : "Rank ") + join(missing) +
+      verdict = (all ? "Ranks " : "Rank ") + joined(missing) +
                 " failed to pass monitoredBarrier in " + std::to_string(limit.count()) + " ms";
     }
   }

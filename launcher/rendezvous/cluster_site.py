@@ -424,7 +424,7 @@ class _LauncherMeeting:
 
 
 def difference(here: dict[str, str], there: dict[str, str]) -> str:
-    """What the facts of a host say that those of server 0 do not; "" if they are equal."""
+    """The first difference between the facts of a host and those of server 0; "" if none."""
     if there["version"] != here["version"]:
         return f"has torch_topoopt {there['version']}, server 0 has {here['version']}"
     if there["cluster"] != here["cluster"]:

@@ -10,16 +10,16 @@
 #include <sstream>
 #include <utility>
 
+#include "common/joined.h"
+
 namespace topoopt {
 namespace {
 
 constexpr size_t kMostLineBytes = 64 << 20;  // schedules of many servers are long
 
-template <typename Value>
-std::string listOf(const std::vector<Value>& values) {
-  std::string text;
-  for (const Value& value : values) text += (text.empty() ? "" : ",") + std::to_string(value);
-  return text;
+template <typename Number>
+std::string listOf(const std::vector<Number>& numbers) {
+  return joined(numbers, ",");
 }
 
 std::string onOneLine(std::string text) {

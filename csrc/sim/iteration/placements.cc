@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "common/joined.h"
+
 namespace topoopt {
 
 namespace {
@@ -88,12 +90,6 @@ uint64_t hashOf(const Placement& placement) {
     add(value);
   }
   return hash;
-}
-
-std::string text(const std::vector<int>& servers) {
-  std::string joined;
-  for (int server : servers) joined += (joined.empty() ? "" : ", ") + std::to_string(server);
-  return "[" + joined + "]";
 }
 
 }  // namespace
@@ -194,7 +190,7 @@ void Placements::check(const Placement& placement) const {
   for (int server : placement.servers) {
     if (seen[server]++) {
       throw std::invalid_argument("servers: server " + std::to_string(server) +
-                                  " is named twice in " + text(placement.servers));
+                                  " is named twice in [" + joined(placement.servers) + "]");
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/joined.h"
 #include "common/log.h"
 
 namespace topoopt {
@@ -36,9 +37,7 @@ FrameHeader headerOf(const CableSpeed& report) {
 }
 
 std::string listOf(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-  return text;
+  return (ranks.size() == 1 ? "rank " : "ranks ") + joined(ranks);
 }
 
 std::string lostText(const std::string& cables) {

@@ -123,7 +123,8 @@ def _mask(
     queries: torch.Tensor,
     mesh: DeviceMesh,
 ) -> torch.Tensor | None:
-    """What is added to the scores of `queries`, of both masks of nn.MultiheadAttention."""
+    """Both masks of nn.MultiheadAttention as one tensor, which is added to the scores of
+    `queries`."""
     added = []
     if padding is not None:
         added.append(_numbers(padding, queries.dtype)[:, None, None])

@@ -104,7 +104,9 @@ def whole_input(tensor: Any, mesh: DeviceMesh) -> torch.Tensor:
 
 
 def added_once(bias: torch.Tensor | None, mesh: DeviceMesh) -> torch.Tensor | None:
-    """What ranks add to parts of a sum, so that it has `bias` once, whose gradient each has."""
+    """The bias that this rank adds to its part of a sum: `bias` on rank 0, zeros on the others.
+
+    All ranks get its gradient."""
     if bias is None or mesh.get_local_rank() == 0:
         return bias
     return bias - bias.detach()

@@ -457,8 +457,10 @@ class _OneCell:
         return scattered + GroupExchange(self.local_bytes(sum(new)), len(new))
 
     def _position_exchange(self, operator: Operator) -> GroupExchange:
-        """What functions exchange that sum over divided positions: a mean of them is summed in the
-        forward pass, and gradients of a table of positions are gathered in the backward pass."""
+        """The exchange of a function whose operands have divided positions.
+
+        The parts of a mean are summed in the forward pass, and the gradients of a table of
+        positions in the backward pass."""
         if operator.kind in ("mean", "sum") and operator.output_dimensions == _DIMENSIONS - 1:
             return GroupExchange(self.local_bytes(operator.output_bytes), 1)
         table = operator.parameter_gradient_bytes * self.layout.micro_batch / self.samples

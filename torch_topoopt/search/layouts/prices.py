@@ -121,7 +121,7 @@ class LayoutPrices:
         return least_passes_s(layout, chain_s, splits_backward=self.splits_backward)
 
     def _chain_s(self, layout: Layout) -> float:
-        """What a micro-batch takes at least in all stages; infinity as in `bound_s`."""
+        """The least seconds of a micro-batch in all stages; infinity as in `bound_s`."""
         key = (*_division(layout), layout.accelerators, layout.pipeline > 1)
         if key not in self._chains_s:
             whole = self._whole(layout)
