@@ -174,6 +174,17 @@ def test_several_micro_batches_under_way_leave_gaps_in_memory() -> None:
     assert kept[1] == pytest.approx(1.1 * 2 * kept[0])
 
 
+def test_a_stage_keeps_whole_copies_of_what_it_sends_and_nothing_that_was_gathered() -> None:
+    """Three micro-batches are under way, and a tensor group's ranks have a half of each output."""
+    layout = Layout(tensor=2, pipeline=3, micro_batches=4)
+    stage = price(layout, 24).stages[0]
+    software = replace(COMPILED, keeps_gathered=True, sent_copies=1.0)
+    more, less = (
+        memory_of_stage(layout, stage, 0, ADAMW, one).activations for one in (software, COMPILED)
+    )
+    assert more - less == pytest.approx(3 * 2 * stage.gives[0])
+
+
 def test_a_loss_in_place_has_fewer_copies_of_the_logits() -> None:
     layout = Layout(micro_batch=4)
     stage = price(layout).stages[0]

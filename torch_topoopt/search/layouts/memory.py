@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from torch_topoopt.search.layouts.state import StateBytes
 
 _GATHERED_CELLS = 2  # the one that computes, and the one gathered ahead of it
-# Of what micro-batches under way keep, the allocator loses this part, because it frees blocks in
-# another order than it made them: measured steps of 1F1B in benchmarks/measured_steps.py, where a
-# single micro-batch loses nothing.
-_FRAGMENTS = 0.1
 RUNTIME_BYTES = 2.5e9  # the driver's context, and buffers of communication libraries
 _USABLE = 0.96  # of the memory; an allocator leaves gaps (assumed)
 
@@ -159,13 +155,18 @@ def _activations(layout: Layout, stage: LayoutStage, index: int, software: Softw
     again = max(again - freed, software.loss_outputs * stage.logits)
     kept *= micro_batches_kept(layout, index)
     if layout.pipeline > 1 and layout.micro_batches > 1:
-        kept *= 1 + _FRAGMENTS
+        # The allocator frees blocks in another order than it made them. A single micro-batch of the
+        # measured steps (benchmarks/measured_steps.py) loses nothing.
+        kept *= 1 + software.fragments
+        whole = layout.tensor * sum(stage.gives)
+        kept += software.sent_copies * whole * micro_batches_kept(layout, index)
     return kept + again + _gradients_kept(layout, stage, index)
 
 
 def _kept_of_cell(layout: Layout, one: PricedCell, software: Software) -> tuple[float, float]:
     """What a cell keeps of a micro-batch without recomputation, and with that of the layout."""
-    gathered = one.cost.gathered_bytes if software.keeps_gathered else 0.0
+    keeps = software.keeps_gathered and layout.pipeline == 1
+    gathered = one.cost.gathered_bytes if keeps else 0.0
     whole = one.cost.saved_bytes + gathered
     if layout.recompute == "full":
         return whole, one.output_bytes

@@ -22,8 +22,10 @@ class Software:
     exchange in a tensor group, `exposes` is not hidden by the products that it feeds. The loss
     moves `loss_passes` times the bytes of the logits, and has `loss_outputs` times as many at once.
 
-    `keeps_gathered`: the gathered operands of a tensor group stay until the backward pass, which
-    otherwise gathers them again beside its products. `gathers_early`: parameters that only the
+    `keeps_gathered`: without stages, the gathered operands of a tensor group stay until the
+    backward pass, which otherwise gathers them again beside its products. A pipeline's stage keeps
+    `sent_copies` whole copies of what it sends of each micro-batch under way, and the fraction
+    `fragments` more than its activations. `gathers_early`: parameters that only the
     optimizer's step shares are gathered beside the next forward pass. `splits_backward`: there is
     a zero-bubble schedule, whose backward passes take the host SPLIT_BACKWARD times the work.
     `gathers_output`: the loss is computed from whole logits.
@@ -40,6 +42,8 @@ class Software:
     loss_passes: float = 14.0
     loss_outputs: float = 7.0  # logits in 16 and 32 bits, their softmax, and the gradients of both
     keeps_gathered: bool = False
+    sent_copies: float = 0.0
+    fragments: float = 0.1
     gathers_early: bool = False
     splits_backward: bool = False
     gathers_output: bool = False
@@ -54,9 +58,15 @@ WITHOUT_OVERHEADS = Software(0.0, 0.0, contention=0.0, loss_passes=0.0)
 # PyTorch without compilation: fitted to rows with a micro-batch of one sequence in
 # benchmarks/measured_steps.py, where the host is the limit.
 EAGER = Software(host_s=45e-6, exchange_s=172e-6, splits_backward=True, gathers_output=True)
-# The same with what its rows show for tensor groups of jobs on several boxes.
+# The same with what its rows show for tensor groups of jobs on several boxes, and for memory.
 NANOTRON = Software(
-    45e-6, 172e-6, far_rank_s=34e-6, pipeline_rank_s=194e-6, streams=2.0, keeps_gathered=True
+    *(45e-6, 172e-6),
+    far_rank_s=34e-6,
+    pipeline_rank_s=194e-6,
+    streams=2.0,
+    keeps_gathered=True,
+    sent_copies=3.0,
+    fragments=0.25,
 )
 # Compiled blocks or CUDA graphs.
 COMPILED = Software(10e-6, 20e-6, streams=0.75, loss_passes=7.0)
