@@ -174,12 +174,13 @@ class OpGraph(Document):
     Version 2 added `splits` and `output_dimensions`; operators of version 1 split samples only.
     Version 3 added the `tensor` of operands; older operands each count as a tensor of their own.
     Version 4 added `gradient_buckets` and `measured_step`.
+    Version 5 added `number_format` and the `sections` of splits.
     """
 
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"layers", "number_format"})
 
     KIND: ClassVar[str] = "OpGraph"
-    VERSION: ClassVar[int] = 4
+    VERSION: ClassVar[int] = 5
 
     version: int
     model: str

@@ -20,7 +20,7 @@ MESSAGES, SIZE = 40, 6000
 
 
 def send_short_messages(rank: int, world: int) -> list[int]:
-    """Rank 0 to the last one, each with a tag of its own; returns what each link of rank 0 sent.
+    """Rank 0 to rank `world` / 2, each with a tag of its own; returns what each link has sent.
 
     Ways make up for what they carried before, so as many go first that are not counted.
     """
@@ -33,6 +33,7 @@ def send_short_messages(rank: int, world: int) -> list[int]:
             dist.isend(torch.zeros(SIZE, dtype=torch.uint8), world // 2, tag=tag).wait()
         elif rank == world // 2:
             dist.irecv(torch.zeros(SIZE, dtype=torch.uint8), 0, tag=tag).wait()
+    dist.barrier()  # relays have forwarded all
     after = [link["sent_bytes"] for link in torch_topoopt.stats()["links"]]
     dist.destroy_process_group()
     return [b - a for a, b in zip(before, after, strict=True)]
@@ -60,3 +61,28 @@ def test_a_message_uses_all_parallel_links_at_once(tmp_path: Path) -> None:
     # 6000 bytes are one part of 4096 and a rest, which goes over the other link
     assert min(sent) >= MESSAGES * (SIZE - 4096)
     assert abs(sent[0] - sent[1]) <= 2 * SIZE
+
+
+def test_relayed_messages_share_parallel_links(tmp_path: Path) -> None:
+    """A pair with one route used the first of two cables alone, at the source and at the relay."""
+    plan = make_plan(4, 2)
+    others = [r for r in plan.network.routes if (r.servers[0], r.servers[-1]) != (0, 2)]
+    again = [
+        dataclasses.replace(
+            link, source_port=link.source_port + 2, target_port=link.target_port + 2
+        )
+        for link in plan.network.links
+    ]
+    network = dataclasses.replace(
+        plan.network,
+        links=(*plan.network.links, *again),
+        routes=(*others, Route((0, 1, 2), 1.0)),
+    )
+    cluster = dataclasses.replace(plan.cluster, degree=4, parallel_links=True)
+    plan = Plan.of_network(cluster, network, plan.demand, model="test")
+    of_rank = values(run_ranks(plan, tmp_path, send_short_messages))
+    for rank in (0, 1):
+        idle, used = sorted(of_rank[rank])[:2], sorted(of_rank[rank])[2:]
+        assert sum(used) >= MESSAGES * SIZE
+        assert used[1] - used[0] <= 2 * SIZE
+        assert max(idle) < SIZE

@@ -83,6 +83,23 @@ def test_parallel_links_are_all_used_by_ranks_that_do_not_lead(ring_plan: RingPl
     assert [route.weight for route in of_pair] == [0.5, 0.5]
 
 
+def test_parallel_links_share_the_bytes_of_a_route(ring_plan: RingPlan) -> None:
+    """The k-th copy of a route takes the k-th of its parallel links on every hop, modulo their
+    number. The relay and the target number the copies as the source does."""
+    network = ring_plan(4).network
+    once, twice, thrice = (0, 1), (1, 2), (2, 3)
+    numbers = {once: 1, twice: 2, thrice: 3}
+    links = [
+        link for link in network.links for _ in range(numbers.get((link.source, link.target), 1))
+    ]
+    way = Route((0, 1, 2, 3), 0.75)
+    network = dataclasses.replace(network, links=tuple(links), routes=(way, Route((0, 3), 0.25)))
+    for rank in range(4):
+        routes = rank_routes(network, RankLayout.even(4, 4), rank)
+        of_pair = [r for r in routes if (r.servers[0], r.servers[-1]) == (0, 3)]
+        assert of_pair == [*[Route(way.servers, 0.125)] * 6, Route((0, 3), 0.25)]
+
+
 def test_where_hosts_forward_servers_without_a_link_have_a_route_without_relays(
     ring_plan: RingPlan,
 ) -> None:

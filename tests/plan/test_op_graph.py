@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,12 @@ from support.refusals import refused
 
 from torch_topoopt.op_graph import (
     GradientBuckets,
+    MeasuredCost,
     MeasuredStep,
     Operand,
     Operator,
     OpGraph,
+    RepeatedLayer,
     Split,
 )
 from torch_topoopt.plan.codec import DocumentError
@@ -133,6 +136,45 @@ def remove(path: str) -> Any:
         del document[last]
 
     return apply
+
+
+# class: its fields in the version of VERSION_OF_FIELDS
+FIELDS = {
+    OpGraph: (
+        "version model batch_size operators layers gradient_buckets measured_step number_format"
+    ),
+    Operator: (
+        "name kind forward_flops backward_flops parameter_bytes parameter_gradient_bytes "
+        "output_bytes saved_bytes memory_bytes splittable operands splits output_dimensions "
+        "measured"
+    ),
+    Operand: "producer size_bytes gradient_bytes tensor",
+    Split: "dimension max_degree operands sections",
+    MeasuredCost: "shards forward_s backward_s",
+    RepeatedLayer: "kind length starts",
+    GradientBuckets: "first_bytes cap_bytes",
+    MeasuredStep: "overhead_s forward_scale backward_scale servers_at_once",
+}
+VERSION_OF_FIELDS = 5
+
+
+def test_other_fields_are_another_version() -> None:
+    """Whoever changes the fields changes both constants, and the docstring of OpGraph."""
+    fields = {cls: " ".join(f.name for f in dataclasses.fields(cls)) for cls in FIELDS}
+    assert (fields, OpGraph.VERSION) == (FIELDS, VERSION_OF_FIELDS)
+
+
+def test_documents_of_version_4_are_read_with_columns_that_all_operators_read() -> None:
+    split = Split("columns", 4, "whole", (4, 8))
+    written = graph(operator("a", splits=(split,)))
+    document = json.loads(written.to_json())
+    assert document["version"] > 4
+    assert OpGraph.from_json(json.dumps(document)) == written
+    document["version"] = 4
+    del document["operators"][0]["splits"][0]["sections"]
+    read = OpGraph.from_json(json.dumps(document))
+    assert (read.version, read.number_format) == (4, "fp32")
+    assert read.operators[0].splits == (dataclasses.replace(split, sections=()),)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ leader, uses its ports; ranks reach each other directly inside a server, else th
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 # (source server, target server) -> total Gb/s of the links between them, if known
 LinkRates = Mapping[tuple[int, int], float]
+
+_MOST_COPIES = 12  # of a route over parallel links, as in csrc/transport/endpoint/routes.cc
 
 
 @dataclass(frozen=True)
@@ -67,23 +70,27 @@ def rank_routes(
 ) -> list[Route]:
     """The routes, over ranks, of every pair of ranks whose bytes may pass through `rank`.
 
-    As in the plan, linked pairs without a route of their own are omitted. `forwarded`: the hosts'
-    kernels relay, so servers without a link reach each other directly.
+    As in the plan, linked pairs without a route of their own are omitted. Parallel links share the
+    bytes of a route: copies of it take them in turn. `forwarded`: the hosts' kernels relay, so
+    servers without a link reach each other directly.
     """
     here = layout.server_of[rank]
+    links = Counter((link.source, link.target) for link in network.links)
     routed = network.routes_through(here)
-    own = _own_links(network, here)
+    own = {pair: (Route(pair, 1.0),) for pair in links if here in pair}
     if forwarded:
-        linked = {(link.source, link.target) for link in network.links}
-        linked |= {(target, source) for source, target in linked}
+        linked = {*links, *((target, source) for source, target in links)}
         routed = {
             pair: routes if pair in linked else (Route(pair, 1.0),)
             for pair, routes in routed.items()
             if pair in linked or here in pair
         }
     leads = layout.is_leader(rank)
+    parallel = {pair: count for pair, count in links.items() if count > 1}
     expanded = []
     for pair, routes in (own | routed).items():
+        if parallel:
+            routes = [copy for route in routes for copy in _copies(route, parallel)]
         own_links = (layout.leaders[pair[0]], layout.leaders[pair[1]])
         for source in layout.ranks_of[pair[0]]:
             for target in layout.ranks_of[pair[1]]:
@@ -94,11 +101,11 @@ def rank_routes(
     return expanded
 
 
-def _own_links(network: Network, server: int) -> dict[Pair, tuple[Route, ...]]:
-    """One route for each link of `server`, so that parallel links are used, too."""
-    ends = [(link.source, link.target) for link in network.links]
-    links = Counter(pair for pair in ends if server in pair)
-    return {pair: (Route(pair, 1 / count),) * count for pair, count in links.items()}
+def _copies(route: Route, parallel: Mapping[Pair, int]) -> list[Route]:
+    """A copy of `route` for each of its parallel links, or more, so that all are used alike."""
+    counts = (parallel.get(hop, 1) for hop in itertools.pairwise(route.servers))
+    copies = min(math.lcm(*counts), _MOST_COPIES)
+    return [Route(route.servers, route.weight / copies)] * copies
 
 
 def _through(layout: RankLayout, source: int, route: Route, target: int) -> Route:
