@@ -28,12 +28,9 @@ from harness.settings import direct_fabric
 from torch_topoopt.environment import CIRCUITS_VARIABLE
 from torch_topoopt.plan.units import format_seconds, parse_gbps
 from torch_topoopt.reconfiguration.alltoall_choice import AllToAllChooser, measured_move_s
-from torch_topoopt.reconfiguration.circuit_service import (
-    CircuitService,
-    MovedCollective,
-    MovedExchange,
-)
+from torch_topoopt.reconfiguration.circuit_service import CircuitService
 from torch_topoopt.reconfiguration.collective_choice import CollectiveChooser
+from torch_topoopt.reconfiguration.requested_calls import MovedCollective, MovedExchange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torch_topoopt.reconfiguration.circuit_service import MovedCollective, MovedExchange
+    from torch_topoopt.reconfiguration.requested_calls import MovedCollective, MovedExchange
 
 Schedule = TypeVar("Schedule")
 

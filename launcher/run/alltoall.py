@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Cluster, Plan
     from torch_topoopt.reconfiguration.choice import Choice
-    from torch_topoopt.reconfiguration.circuit_service import MovedCollective, MovedExchange
+    from torch_topoopt.reconfiguration.requested_calls import MovedCollective, MovedExchange
     from torch_topoopt.runtime.metrics import MetricsWriter
 
 MATRIX_FILE = "alltoall.npy"  # in the folder of the run

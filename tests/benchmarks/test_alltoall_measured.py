@@ -17,7 +17,7 @@ from support.backend.ranks import make_plan
 
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import shift_schedule
 from torch_topoopt.reconfiguration.choice import Moving
-from torch_topoopt.reconfiguration.circuit_service import MovedExchange
+from torch_topoopt.reconfiguration.requested_calls import MovedExchange
 
 
 def line(topologies: int, predicted_s: float, *measured_s: float) -> Line:

@@ -6,8 +6,8 @@ import pytest
 from collectives_measured import CollectiveLine, GivenCollectives, report
 
 from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
-from torch_topoopt.reconfiguration.circuit_service import MovedCollective
 from torch_topoopt.reconfiguration.collectives.stepped import stepped_collectives
+from torch_topoopt.reconfiguration.requested_calls import MovedCollective
 
 
 def line(topologies: int, predicted_s: float, *measured_s: float) -> CollectiveLine:

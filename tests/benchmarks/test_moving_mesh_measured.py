@@ -9,8 +9,8 @@ from moving_mesh_measured import compared, report
 
 from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
 from torch_topoopt.reconfiguration.choice import Choice
-from torch_topoopt.reconfiguration.circuit_service import MovedCollective
 from torch_topoopt.reconfiguration.collectives.stepped import stepped_collectives
+from torch_topoopt.reconfiguration.requested_calls import MovedCollective
 
 OPTIONS = argparse.Namespace(servers=8, tensor=4, bandwidth="30Mbps", delay=0.005)
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pytest
 from support.limits import limit_s
 from support.memory_mover import MemoryMover
 
-from torch_topoopt.reconfiguration import circuit_service
+from torch_topoopt.reconfiguration import expected_calls
 from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import shift_schedule
 from torch_topoopt.reconfiguration.all_to_all.sweep import strategies
 from torch_topoopt.reconfiguration.all_to_all.uneven import uneven_strategy
 from torch_topoopt.reconfiguration.choice import Choice
-from torch_topoopt.reconfiguration.circuit_service import (
-    CircuitService,
-    MovedCollective,
-    MovedExchange,
-    hops_of,
-)
+from torch_topoopt.reconfiguration.circuit_messages import hops_of
+from torch_topoopt.reconfiguration.circuit_service import CircuitService
 from torch_topoopt.reconfiguration.collectives.stepped import stepped_collectives
+from torch_topoopt.reconfiguration.requested_calls import MovedCollective, MovedExchange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +36,7 @@ LIMIT_S = limit_s(10.0)
 SCHEDULE = shift_schedule(SERVERS, (1, 3))
 OF_PAIRS = shift_schedule(2, (1,))
 COSTS = CircuitCosts(0.1, 1e-4, 0.01)
+BenchT = TypeVar("BenchT", "Bench", "GroupBench")
 
 
 class FakeRank:
@@ -48,6 +47,7 @@ class FakeRank:
         self.connection.settimeout(LIMIT_S)
         self.connection.connect(path)
         self._file = self.connection.makefile("r")
+        self.reach = "free"
         self.say(f"rank {number} {number if server is None else server}")
         self.greeting = self.hear()
 
@@ -57,10 +57,17 @@ class FakeRank:
     def hear(self) -> str:
         """The next line that is no `hold` or `free`."""
         line = self.hear_any()
-        return self.hear() if line in ("hold", "free") else line
+        return self.hear() if line == "free" or line.startswith("hold ") else line
 
     def hear_any(self) -> str:
-        return self._file.readline().rstrip("\n")
+        line = self._file.readline().rstrip("\n")
+        if line == "free" or line.startswith("hold "):
+            self.reach = line
+        return line
+
+    def wait_for_reach(self, line: str) -> None:
+        while self.reach != line:
+            self.hear_any()
 
     def close(self) -> None:
         self._file.close()
@@ -87,14 +94,16 @@ class CollectiveChoices:
 
 
 class Bench:
-    def __init__(self) -> None:
+    def __init__(self, *, ahead: bool = False) -> None:
         self.mover = MemoryMover()
         self.matrices: list[NDArray[np.int64]] = []
         self.groups: list[tuple[int, ...]] = []  # the servers of each
         self.ended: list[MovedExchange | MovedCollective] = []
         self._over = threading.Semaphore(0)
         self.choices = CollectiveChoices()
-        self.service = CircuitService(SERVERS, self.mover, self._choose, self._on_end, self.choices)
+        self.service = CircuitService(
+            SERVERS, self.mover, self._choose, self._on_end, self.choices, ahead=ahead
+        )
         self.ranks = [FakeRank(self.service.path, server) for server in range(SERVERS)]
 
     def _choose(self, matrix: NDArray[np.int64], servers: tuple[int, ...]) -> Choice:
@@ -113,7 +122,7 @@ class Bench:
         return self.ended[-1]
 
     def ask_collective(self, name: str, number: int, size: int = 1000) -> None:
-        self.all_say(f"collective 5 {number} {ALL} {name} {size} 77 0.5")
+        self.all_say(f"collective 5 {number} {ALL} {name} {size} 77 0.5 -")
 
     def all_say(self, line: str) -> None:
         for rank in self.ranks:
@@ -125,20 +134,25 @@ class Bench:
         return line
 
 
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
+@contextlib.contextmanager
+def opened(bench: BenchT) -> Iterator[BenchT]:
     yield bench
     for rank in bench.ranks:
         rank.close()
     bench.service.close()
 
 
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with opened(Bench()) as bench:
+        yield bench
+
+
 def ask(bench: Bench, number: int, size: int = 1000) -> None:
     """Server s has `size` + 10 s + t bytes for server t."""
     for server, rank in enumerate(bench.ranks):
         sizes = ",".join(str(size + 10 * server + target) for target in range(SERVERS))
-        rank.say(f"ask 5 {number} {ALL} {sizes}")
+        rank.say(f"ask 5 {number} {ALL} {sizes} -")
 
 
 def begin(bench: Bench, number: int) -> None:
@@ -237,7 +251,7 @@ def test_a_rank_that_is_not_answered_stops_it_on_all_ranks(bench: Bench) -> None
 def test_a_second_one_waits_until_the_circuits_are_back(bench: Bench) -> None:
     begin(bench, 0)
     for rank in bench.ranks:
-        rank.say(f"ask 6 0 {ALL} 0,0,0,0")
+        rank.say(f"ask 6 0 {ALL} 0,0,0,0 -")
     for topology in range(3):
         bench.all_say(f"ready 5 0 {topology}")
         assert bench.all_hear() == f"moved 5 0 {topology}"
@@ -341,13 +355,13 @@ def test_a_collective_that_does_not_pay_stays(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [f"collective 5 0 {ALL} all_reduce 8 78 0.5", f"ask 5 0 {ALL} 1,1,1,1"]
+    "other", [f"collective 5 0 {ALL} all_reduce 8 78 0.5 -", f"ask 5 0 {ALL} 1,1,1,1 -"]
 )
 def test_ranks_that_disagree_compare_their_calls_on_the_plans_circuits(
     bench: Bench, other: str
 ) -> None:
     for rank in bench.ranks[1:]:
-        rank.say(f"collective 5 0 {ALL} all_reduce 8 77 0.5")
+        rank.say(f"collective 5 0 {ALL} all_reduce 8 77 0.5 -")
     bench.ranks[0].say(other)
     assert bench.all_hear() == "stay 5 0"
     bench.all_say("done 5 0")
@@ -381,11 +395,13 @@ def test_hops_follow_the_links_and_deliver_every_chunk(schedule: AllToAllSchedul
 class GroupBench:
     """Moves circuits for AllReduces and keeps them for others; groups are tuples of servers."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ahead: bool = False) -> None:
         self.mover = MemoryMover()
         self.ended: list[MovedExchange | MovedCollective] = []
         self._over = threading.Semaphore(0)
-        self.service = CircuitService(SERVERS, self.mover, None, self._on_end, self._choose())
+        self.service = CircuitService(
+            SERVERS, self.mover, None, self._on_end, self._choose(), ahead=ahead
+        )
         self.ranks = [FakeRank(self.service.path, server) for server in range(SERVERS)]
 
     def _on_end(self, ended: MovedExchange | MovedCollective) -> None:
@@ -408,7 +424,9 @@ class GroupBench:
     ) -> None:
         for server in group if only is None else (only,):
             members = ",".join(map(str, group))
-            request = f"collective {channel(group)} 0 {members} {members} {collective} 1000 77 0.5"
+            request = (
+                f"collective {channel(group)} 0 {members} {members} {collective} 1000 77 0.5 -"
+            )
             self.ranks[server].say(request)
 
     def say(self, group: tuple[int, ...], what: str, *words: int) -> None:
@@ -440,14 +458,11 @@ def channel(group: tuple[int, ...]) -> int:
 
 @pytest.fixture
 def groups() -> Iterator[GroupBench]:
-    bench = GroupBench()
-    yield bench
-    for rank in bench.ranks:
-        rank.close()
-    bench.service.close()
+    with opened(GroupBench()) as bench:
+        yield bench
 
 
-def test_a_group_moves_its_own_servers_and_others_hear_only_that_cables_are_held(
+def test_a_group_moves_its_own_servers_and_others_learn_whom_they_reach(
     groups: GroupBench,
 ) -> None:
     groups.request((3, 1))
@@ -459,7 +474,8 @@ def test_a_group_moves_its_own_servers_and_others_hear_only_that_cables_are_held
     assert groups.hear((3, 1)) == "moved"
     assert groups.mover.at == [(), (0,), ()]
     for server in (0, 2):
-        assert [groups.ranks[server].hear_any() for _ in range(2)] == ["hold", "free"]
+        lines = [groups.ranks[server].hear_any() for _ in range(4)]
+        assert lines == ["hold 0,1,2,3", "hold 0,2", "hold 0,1,2,3", "free"]
     (ended,) = groups.wait_for_ends(1)
     assert isinstance(ended, MovedCollective)
     assert ended.members == 2
@@ -470,13 +486,13 @@ def test_groups_that_are_ready_together_move_together(groups: GroupBench) -> Non
     for pair in pairs:
         groups.request(pair)
         assert groups.hear(pair) == "move"
-    groups.service._move_s = 2 * LIMIT_S  # as if the last move had taken so long
+    groups.service._circuits.move_s = 2 * LIMIT_S  # as if the last move had taken so long
     for topology in (0, 1):
         for pair in pairs:
             groups.say(pair, "ready", topology)
         for pair in pairs:
             assert groups.hear(pair) == "moved"
-        groups.service._move_s = 2 * LIMIT_S
+        groups.service._circuits.move_s = 2 * LIMIT_S
     assert groups.mover.at == [(), (0, 1), ()]
 
 
@@ -605,7 +621,7 @@ def test_all_ranks_of_a_server_take_part_in_a_move(groups: GroupBench) -> None:
         FakeRank(groups.service.path, number, server) for number, server in enumerate((2, 2, 0, 0))
     ]
     for number in range(4):
-        groups.ranks[number].say("collective 7 0 0,1,2,3 2,2,0,0 all_reduce 1000 77 0.5")
+        groups.ranks[number].say("collective 7 0 0,1,2,3 2,2,0,0 all_reduce 1000 77 0.5 -")
     for rank in groups.ranks:
         assert rank.hear().startswith("blocks ")
         assert rank.hear().startswith("move 7 0 ")
@@ -623,7 +639,7 @@ def test_all_ranks_of_a_server_take_part_in_a_move(groups: GroupBench) -> None:
 
 def test_an_all_to_all_of_some_ranks_moves_the_circuits_of_their_servers(bench: Bench) -> None:
     for rank in (3, 1):
-        bench.ranks[rank].say(f"ask 9 0 3,1 3,1 {1000 * rank},7")
+        bench.ranks[rank].say(f"ask 9 0 3,1 3,1 {1000 * rank},7 -")
     for rank in (3, 1):
         assert bench.ranks[rank].hear().startswith("schedule ")
         *_, a, b, c, d = bench.ranks[rank].hear().split(" ")
@@ -644,11 +660,12 @@ def test_an_all_to_all_of_some_ranks_moves_the_circuits_of_their_servers(bench: 
 
 
 @pytest.fixture
-def ahead(bench: Bench) -> Bench:
+def ahead() -> Iterator[Bench]:
     """Its collectives have topologies 0, on which all servers reach each other, and 1."""
-    bench.choices.schedule = stepped_collectives("all_gather", SERVERS, 1, COSTS, 1e6)[1]
-    assert bench.choices.schedule.strides == ((1,), (2,))
-    return bench
+    with opened(Bench(ahead=True)) as bench:
+        bench.choices.schedule = stepped_collectives("all_gather", SERVERS, 1, COSTS, 1e6)[1]
+        assert bench.choices.schedule.strides == ((1,), (2,))
+        yield bench
 
 
 def all_reduce(bench: Bench, number: int, size: int = 1000) -> None:
@@ -671,24 +688,45 @@ def exchange(bench: Bench, number: int) -> None:
     assert bench.wait_for_end().error == ""
 
 
-def test_the_first_topology_of_the_next_collective_is_installed_at_the_end_of_one(
+def stay(bench: Bench, number: int) -> None:
+    """The collective uses the circuits of the plan."""
+    bench.ask_collective("all_gather", number)
+    assert bench.all_hear() == f"stay 5 {number}"
+    assert bench.mover.at[-1] == ()
+    bench.all_say(f"done 5 {number}")
+    bench.wait_for_end()
+
+
+def test_the_first_topology_of_the_next_collective_is_installed_while_ranks_compute(
     ahead: Bench,
 ) -> None:
-    for number in range(3):
+    at = ahead.mover.at
+    all_reduce(ahead, 0)
+    ahead.mover.wait_for(())  # nothing is expected
+    all_reduce(ahead, 1)
+    ahead.mover.wait_for((0,))
+    all_reduce(ahead, 2)
+    ahead.mover.wait_for((0,))
+    assert at == [(), (0,), (1,), (), (0,), (1,), (0,), (1,), (0,)]
+    stay(ahead, 3)
+    assert at[-2:] == [(0,), ()]
+
+
+def test_it_is_installed_after_a_collective_on_the_circuits_of_the_plan(ahead: Bench) -> None:
+    for number in (0, 2):
         all_reduce(ahead, number)
-    assert ahead.mover.at == [(), (0,), (1,), (), (0,), (1,), (0,), (1,), (0,)]
-    ahead.ask_collective("all_gather", 3)
-    assert ahead.all_hear() == "stay 5 3"
-    assert ahead.mover.at[-2:] == [(0,), ()]
-    ahead.all_say("done 5 3")
-    assert ahead.wait_for_end().choice.schedule is None
+        ahead.mover.wait_for(())
+        stay(ahead, number + 1)
+    ahead.mover.wait_for((0,))
 
 
 def test_a_collective_that_ends_on_the_topology_of_the_next_one_moves_nothing(
     ahead: Bench,
 ) -> None:
     ahead.choices.schedule = stepped_collectives("all_gather", SERVERS, 1, COSTS, 1e6)[0]
-    for number in range(4):
+    all_reduce(ahead, 0)
+    ahead.mover.wait_for(())
+    for number in range(1, 4):
         all_reduce(ahead, number)
     assert ahead.mover.at == [(), (0,), (), (0,)]
     assert ahead.ended[-1].moving_s == 0
@@ -696,60 +734,132 @@ def test_a_collective_that_ends_on_the_topology_of_the_next_one_moves_nothing(
 
 def test_a_wrong_guess_costs_one_move_and_is_not_repeated(ahead: Bench) -> None:
     at = ahead.mover.at
-    exchange(ahead, 0)  # on the topologies 0 and 1, of strides 1 and 3
-    for number in (1, 2):
-        all_reduce(ahead, number)  # on the topologies 0 and 2
-    assert at == [(), (0,), (1,), (), (0,), (2,), (), (0,), (2,), (0,)]
-    ahead.ask_collective("all_gather", 3)  # not the all_reduce that was expected
-    assert ahead.all_hear() == "stay 5 3"
-    ahead.all_say("done 5 3")
-    ahead.wait_for_end()
-    assert at[10:] == [()]
-    exchange(ahead, 4)
-    for number in (5, 6):
+    for number in (0, 1):
         all_reduce(ahead, number)
-    # After the exchange and two all_reduces, the all_gather is expected, which does not move.
-    assert at[11:] == [(0,), (1,), (0,), (2,), (0,), (2,), ()]
+        ahead.mover.wait_for((0,) if number else ())
+    stay(ahead, 2)  # not the all_reduce that was expected
+    assert at == [(), (0,), (1,), (), (0,), (1,), (0,), ()]
+    for number in (3, 4):
+        all_reduce(ahead, number)
+        ahead.mover.wait_for(())  # the all_gather is expected, which uses the plan's circuits
+    stay(ahead, 5)
+    ahead.mover.wait_for((0,))
+    assert at[8:] == [*2 * [(0,), (1,), ()], (0,)]
 
 
 def test_circuits_that_wait_for_a_collective_in_vain_are_those_of_the_plan_again(
     ahead: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(circuit_service, "_LEAST_AHEAD_S", 0.0)
-    monkeypatch.setattr(circuit_service, "_AHEAD_GAPS", 0.0)
+    monkeypatch.setattr(expected_calls, "_LEAST_S", 0.0)
+    monkeypatch.setattr(expected_calls, "_GAPS", 0.0)
     for number in range(2):
         all_reduce(ahead, number)
-    ahead.mover.wait_for(())
+        ahead.mover.wait_for(())
     assert ahead.mover.at == [(), (0,), (1,), (), (0,), (1,), (0,), ()]
 
 
-def test_a_topology_on_which_servers_do_not_reach_each_other_is_not_installed_ahead(
-    bench: Bench,
-) -> None:
-    assert bench.choices.schedule.strides[0] == (2,)
-    for number in range(3):
-        all_reduce(bench, number)
-    assert bench.mover.at[-4:] == [(0,), (1,), (0,), ()]
+@pytest.fixture
+def apart() -> Iterator[Bench]:
+    """The topology 0 of its collectives joins servers 0 and 2, and 1 and 3."""
+    with opened(Bench(ahead=True)) as bench:
+        assert bench.choices.schedule.strides[0] == (2,)
+        for number in range(2):
+            all_reduce(bench, number)
+            bench.mover.wait_for((0,) if number else ())
+        yield bench
 
 
-def test_a_topology_that_cannot_be_installed_ahead_fails_no_collective(bench: Bench) -> None:
+def test_a_rank_with_messages_for_others_gets_the_circuits_of_the_plan(apart: Bench) -> None:
+    for number in (1, 3):
+        apart.ranks[number].wait_for_reach("hold 1,3")
+    apart.ranks[1].say("restore")
+    for rank in apart.ranks:
+        rank.wait_for_reach("free")
+    assert apart.mover.at[-2:] == [(0,), ()]
+
+
+def test_messages_between_collectives_are_expected_like_these(apart: Bench) -> None:
+    """Rank 1 sends to server 2 between the second and the third one of each step."""
+    steps = 3
+    for step in range(steps):
+        for number in range(3):
+            size, call = 100 * number + 8, 3 * step + number + 10
+            for rank in apart.ranks:
+                used = "2" if rank is apart.ranks[1] and number == 2 else "-"
+                rank.say(f"collective 5 {call} {ALL} all_reduce {size} 77 0.5 {used}")
+            assert apart.all_hear().startswith(f"move 5 {call} ")
+            for topology in range(4):
+                apart.all_say(f"ready 5 {call} {topology}")
+                assert apart.all_hear() == f"moved 5 {call} {topology}"
+            apart.mover.wait_for((0,) if step > 0 and number != 1 else ())
+            assert apart.wait_for_end().error == ""
+
+
+def test_a_topology_that_cannot_be_installed_ahead_fails_no_collective(ahead: Bench) -> None:
     for number in (0, 1):
-        begin(bench, number)
+        begin(ahead, number)
         for topology in range(3):
             if (number, topology) == (1, 2):
-                bench.mover.dark = {0}
-            bench.all_say(f"ready 5 {number} {topology}")
-            assert bench.all_hear() == f"moved 5 {number} {topology}"
-    assert bench.wait_for_end().error == ""
-    assert bench.mover.at == [(), (0,), (1,), (), (0,), (1,), ()]
+                ahead.mover.dark = {0}
+            ahead.all_say(f"ready 5 {number} {topology}")
+            assert ahead.all_hear() == f"moved 5 {number} {topology}"
+        assert ahead.wait_for_end().error == ""
+        ahead.mover.wait_for(())
+    assert ahead.mover.at == [(), (0,), (1,), (), (0,), (1,), ()]
 
 
-def test_nothing_is_installed_ahead_of_a_group_of_some_servers(groups: GroupBench) -> None:
+# ---- circuits for the next collective of a group ------------------------------------------------
+
+
+@pytest.fixture
+def groups_ahead() -> Iterator[GroupBench]:
+    with opened(GroupBench(ahead=True)) as bench:
+        yield bench
+
+
+def run(groups: GroupBench, *together: tuple[int, ...]) -> None:
+    """AllReduces of groups, at the same time."""
+    for group in together:
+        groups.request(group)
+    for group in together:
+        assert groups.hear(group) == "move"
+    for topology in (0, 1):
+        for group in together:
+            groups.say(group, "ready", topology)
+        for group in together:
+            assert groups.hear(group) == "moved"
+    groups.wait_for_ends(len(together))
+
+
+def test_circuits_of_a_group_stay_for_its_next_collective(groups_ahead: GroupBench) -> None:
+    run(groups_ahead, (0, 1))
+    groups_ahead.mover.wait_for(())
     for _ in range(3):
-        groups.request((0, 1))
-        assert groups.hear((0, 1)) == "move"
-        for topology in (0, 1):
-            groups.say((0, 1), "ready", topology)
-            assert groups.hear((0, 1)) == "moved"
-        groups.wait_for_ends(1)
-    assert groups.mover.at == [(), (0,), (), (0,), (), (0,), ()]
+        run(groups_ahead, (0, 1))
+    assert groups_ahead.mover.at == [(), (0,), (), (0,)]
+    groups_ahead.ranks[0].wait_for_reach("hold 0,1")
+    groups_ahead.ranks[2].wait_for_reach("hold 2,3")
+
+
+def test_circuits_move_to_the_groups_of_the_next_phase(groups_ahead: GroupBench) -> None:
+    phases = (((0, 1), (2, 3)), ((0, 2), (1, 3)))  # tensor and data groups
+    for step in range(3):
+        for phase in phases:
+            run(groups_ahead, *phase)
+            if step == 0:
+                groups_ahead.mover.wait_for(())
+    tensor, data = (tuple(sorted(map(groups_ahead.mover.number_of, phase))) for phase in phases)
+    groups_ahead.mover.wait_for(tensor)
+    assert groups_ahead.mover.at == [(), tensor, (), data, (), tensor, data, tensor, data, tensor]
+
+
+def test_a_group_that_waits_for_slow_ranks_keeps_no_circuits_from_others(
+    groups_ahead: GroupBench,
+) -> None:
+    """Server 0 is expected in (0, 1), but (0, 2) comes."""
+    for _ in range(2):
+        run(groups_ahead, (0, 1))
+    groups_ahead.mover.wait_for((0,))
+    run(groups_ahead, (0, 2))
+    at = groups_ahead.mover.at
+    assert at[at.index((1,)) - 1] == (0,)

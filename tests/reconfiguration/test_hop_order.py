@@ -11,7 +11,7 @@ from support.matrices import zipf
 
 from torch_topoopt.reconfiguration.all_to_all.sweep import strategies
 from torch_topoopt.reconfiguration.all_to_all.uneven import uneven_strategy
-from torch_topoopt.reconfiguration.circuit_service import hops_of
+from torch_topoopt.reconfiguration.circuit_messages import hops_of
 from torch_topoopt.reconfiguration.hop_order import without_waiting
 
 if TYPE_CHECKING:

@@ -12,32 +12,32 @@ def test_each_request_of_a_repeated_step_is_expected_though_some_come_several_ti
     for request in step + step:
         sequence.add(request)
     for request in step:
-        assert sequence.expected() == request
+        assert sequence.expected() == (request,)
         sequence.add(request)
 
 
 def test_nothing_is_expected_after_a_new_request() -> None:
     sequence = RequestSequence()
-    assert sequence.expected() is None
+    assert sequence.expected() == ()
     for request in "ABAB":
         sequence.add(request)
     sequence.add("C")
-    assert sequence.expected() is None
+    assert sequence.expected() == ()
 
 
 def test_a_wrong_expectation_is_not_repeated_after_the_same_requests() -> None:
     sequence = RequestSequence()
     for request in "ABCDABC":
         sequence.add(request)
-    assert sequence.expected() == "D"
+    assert sequence.expected() == ("D",)
     sequence.doubt("D")
-    assert sequence.expected() is None
+    assert sequence.expected() == ()
     for request in "EABC":
         sequence.add(request)
-    assert sequence.expected() == "E"
+    assert sequence.expected() == ("E",)
     for request in "DABC":
         sequence.add(request)
-    assert sequence.expected() == "E", "as after the first D, A, B and C"
+    assert sequence.expected() == ("E",), "as after the first D, A, B and C"
     for request in "DABC":
         sequence.add(request)
-    assert sequence.expected() is None, "D follows, which was wrong once"
+    assert sequence.expected() == (), "D follows, which was wrong once"

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
 
 class MemoryMover:
-    """Remembers what was installed; `dark` are topologies (by number) that do not come up."""
+    """Remembers what was installed; `dark` are topologies (by number) that do not come up. The plan
+    has a circuit between every two of the `servers`."""
 
-    def __init__(self) -> None:
+    def __init__(self, servers: int = 4) -> None:
+        self.servers = servers
         self.topologies: list[Mapping[int, Sequence[int]]] = []
         self.at: list[tuple[int, ...]] = [()]  # (): the plan's circuits
         self.dark: set[int] = set()
@@ -43,6 +45,25 @@ class MemoryMover:
 
     def restore(self) -> None:
         self.move(())
+
+    def reached(self, numbers: Iterable[int]) -> dict[int, frozenset[int]]:
+        found: dict[int, frozenset[int]] = {}
+        for number in numbers:
+            targets = self.topologies[number]
+            for server in targets:
+                reached = {server}
+                for _ in targets:
+                    reached.update(*(targets[one] for one in tuple(reached)))
+                found[server] = frozenset(reached)
+        others = frozenset(range(self.servers)) - found.keys()
+        return found | dict.fromkeys(others, others)
+
+    def number_of(self, servers: Iterable[int]) -> int:
+        """Of the only topology of these servers."""
+        (number,) = (
+            number for number, one in enumerate(self.topologies) if one.keys() == set(servers)
+        )
+        return number
 
     def wait_for(self, numbers: tuple[int, ...]) -> None:
         """Until exactly these topologies are installed."""

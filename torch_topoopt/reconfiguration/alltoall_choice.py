@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.plan import Plan
     from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
-    from torch_topoopt.reconfiguration.circuit_service import CircuitMover
+    from torch_topoopt.reconfiguration.installed_circuits import CircuitMover
 
 _KEPT = 256  # cached predictions, one per matrix
 _LEAST_GAIN = 0.95  # of the current time, so that a plan is made

@@ -1,4 +1,4 @@
-"""The sequence of a job's collectives, which repeats with the steps of a training."""
+"""The sequence of a rank's collectives, which repeats with the steps of a training."""
 
 from __future__ import annotations
 
@@ -12,25 +12,32 @@ if TYPE_CHECKING:
 _KEPT = 1024  # requests
 _LONGEST = 32  # requests that are compared
 _CONTEXT = 4  # requests before a wrong expectation
+_FORGIVEN = 8  # a wrong expectation is repeated after so many times that it would have been right
 
 
 class RequestSequence:
-    """Expects the request that followed the longest sequence like the last requests.
+    """Expects the requests that followed the longest sequence like the last requests.
 
-    An expectation that was wrong once is not repeated after the same requests.
+    An expectation that was wrong is not repeated after the same requests, until the request has
+    followed them several times.
     """
 
     def __init__(self) -> None:
         self._requests: deque[Hashable] = deque(maxlen=_KEPT)
-        self._wrong: set[tuple[Hashable, ...]] = set()
+        self._wrong: dict[tuple[Hashable, ...], int] = {}  # context -> times until it is forgiven
 
     def add(self, request: Hashable) -> None:
+        context = self._context(request)
+        if context in self._wrong:
+            self._wrong[context] -= 1
+            if not self._wrong[context]:
+                del self._wrong[context]
         self._requests.append(request)
 
-    def expected(self) -> Hashable | None:
-        """The next request; None if it is not known."""
+    def expected(self, count: int = 1) -> tuple[Hashable, ...]:
+        """The next requests, at most `count`; empty if they are not known."""
         recent = list(self._requests)[::-1]
-        longest, found = 0, None
+        longest, found = 0, 0
         for place in range(1, len(recent)):
             alike = 0
             for before, now in zip(islice(recent, place, place + _LONGEST), recent, strict=False):
@@ -38,14 +45,15 @@ class RequestSequence:
                     break
                 alike += 1
             if alike > longest:
-                longest, found = alike, recent[place - 1]
+                longest, found = alike, place
             if alike == _LONGEST:
                 break
-        return None if found is None or self._context(found) in self._wrong else found
+        following = tuple(recent[max(0, found - count) : found][::-1])
+        return () if following and self._context(following[0]) in self._wrong else following
 
     def doubt(self, request: Hashable) -> None:
         """Call before add(), if the next request is not this one, though it was expected."""
-        self._wrong.add(self._context(request))
+        self._wrong[self._context(request)] = _FORGIVEN
 
     def _context(self, request: Hashable) -> tuple[Hashable, ...]:
         return (*list(self._requests)[-_CONTEXT:], request)

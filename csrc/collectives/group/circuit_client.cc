@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <sstream>
@@ -16,6 +17,9 @@ namespace topoopt {
 namespace {
 
 constexpr size_t kMostLineBytes = 64 << 20;  // schedules of many servers are long
+constexpr std::chrono::milliseconds kQuietLook{2};
+// Limited, because other groups may always have data in flight.
+constexpr int kMostQuietLooks = 250;
 
 template <typename Number>
 std::string listOf(const std::vector<Number>& numbers) {
@@ -64,7 +68,8 @@ void CircuitClient::request(uint32_t channel, uint64_t number, const Members& me
                             const std::vector<size_t>& bytes, CircuitAnswers call) {
   calls_[channel] = {number, members.ranks.size(), std::move(call)};
   std::ostringstream line;
-  line << "ask " << channel << " " << number << " " << textOf(members) << " " << listOf(bytes);
+  line << "ask " << channel << " " << number << " " << textOf(members) << " " << listOf(bytes)
+       << " " << takeUsed();
   send(line.str());
 }
 
@@ -73,13 +78,26 @@ void CircuitClient::request(uint32_t channel, uint64_t number, const Members& me
   calls_[channel] = {number, members.ranks.size(), std::move(call)};
   std::ostringstream line;
   line << "collective " << channel << " " << number << " " << textOf(members) << " " << terms.name
-       << " " << terms.bytes << " " << terms.hash << " " << terms.seconds;
+       << " " << terms.bytes << " " << terms.hash << " " << terms.seconds << " " << takeUsed();
   send(line.str());
 }
 
-void CircuitClient::ready(uint32_t channel, uint64_t number, size_t topology) {
-  send("ready " + std::to_string(channel) + " " + std::to_string(number) + " " +
-       std::to_string(topology));
+// Circuits move only when neither chunks nor acknowledgements are in flight. Otherwise TCP would
+// retransmit lost data and stay slow long after the circuits are up.
+void CircuitClient::whenQuiet(std::function<bool()> waits, std::function<void()> then, int looks) {
+  if (endpoint_->quiet() || looks == 0) return then();
+  endpoint_->reactor().after(kQuietLook, [weak = weak_from_this(), waits = std::move(waits),
+                                          then = std::move(then), looks] {
+    const auto self = weak.lock();
+    if (self && waits()) self->whenQuiet(waits, then, looks - 1);
+  });
+}
+
+void CircuitClient::ready(uint32_t channel, uint64_t number, size_t topology,
+                          std::function<bool()> waits) {
+  const std::string line = "ready " + std::to_string(channel) + " " + std::to_string(number) + " " +
+                           std::to_string(topology);
+  whenQuiet(std::move(waits), [this, line] { send(line); }, kMostQuietLooks);
 }
 
 void CircuitClient::leave(uint32_t channel, uint64_t number, const std::string& why) {
@@ -88,7 +106,8 @@ void CircuitClient::leave(uint32_t channel, uint64_t number, const std::string& 
 }
 
 void CircuitClient::done(uint32_t channel, uint64_t number) {
-  send("done " + std::to_string(channel) + " " + std::to_string(number));
+  const std::string line = "done " + std::to_string(channel) + " " + std::to_string(number);
+  whenQuiet([] { return true; }, [this, line] { send(line); }, kMostQuietLooks);
 }
 
 void CircuitClient::lost(uint32_t channel, uint64_t number, const std::string& why) {
@@ -129,8 +148,12 @@ void CircuitClient::onLine(const std::string& line) {
     onSchedule(words);
   } else if (what == "blocks") {
     onBlocks(words);
-  } else if (what == "hold" || what == "free") {
-    holdCables(what == "hold");
+  } else if (what == "free") {
+    onReached(std::nullopt);
+  } else if (what == "hold") {
+    std::set<int> servers;
+    for (int server; words >> server; words.ignore(1)) servers.insert(server);
+    onReached(std::move(servers));
   } else {
     onAnswer(what, words);
   }
@@ -208,9 +231,53 @@ void CircuitClient::onMove(const Open& open, std::istream& words) {
   open.call.move(move);
 }
 
-void CircuitClient::holdCables(bool hold) {
-  if (std::exchange(holds_cables_, hold) == hold) return;
-  hold ? endpoint_->holdCables() : endpoint_->letCablesGo();
+uint64_t CircuitClient::begin(std::set<int> servers) {
+  used_.insert(servers.begin(), servers.end());
+  messages_[next_messages_] = {std::move(servers)};
+  return next_messages_++;
+}
+
+void CircuitClient::start(uint64_t messages, std::function<void()> start) {
+  if (reaches(messages_.at(messages).servers)) return start();
+  messages_.at(messages).start = std::move(start);
+  send("restore");
+}
+
+void CircuitClient::end(uint64_t messages) { messages_.erase(messages); }
+
+bool CircuitClient::reaches(const std::set<int>& servers) const {
+  return !reached_ ||
+         std::includes(reached_->begin(), reached_->end(), servers.begin(), servers.end());
+}
+
+// Messages that have started before circuits moved may be lost until these are restored.
+void CircuitClient::onReached(std::optional<std::set<int>> servers) {
+  const bool moved = reached_.has_value();
+  reached_ = std::move(servers);
+  if (reached_.has_value() != moved) moved ? endpoint_->letCablesGo() : endpoint_->holdCables();
+  bool restore = false;
+  std::vector<uint64_t> waiting;
+  for (const auto& [number, messages] : messages_) {
+    if (!reaches(messages.servers)) {
+      restore = true;
+    } else if (messages.start) {
+      waiting.push_back(number);
+    }
+  }
+  if (restore) send("restore");
+  for (const uint64_t number : waiting) {
+    const auto found = messages_.find(number);
+    if (found == messages_.end()) continue;  // the start of another one has cancelled it
+    const auto start = std::exchange(found->second.start, {});
+    if (start) start();
+  }
+}
+
+// The servers for a request, in its text.
+std::string CircuitClient::takeUsed() {
+  const std::vector<int> servers(used_.begin(), used_.end());
+  used_.clear();
+  return servers.empty() ? "-" : listOf(servers);
 }
 
 // Without the service, the state of the circuits is unknown.
@@ -218,7 +285,7 @@ void CircuitClient::lose(const std::string& why) {
   lost_ = why;
   endpoint_->reactor().unwatch(socket_.get());
   socket_.reset();
-  holdCables(false);
+  onReached(std::nullopt);
   stopAll();
 }
 

@@ -1,11 +1,18 @@
 // This rank's connection to the service that moves the circuits of its job. Each message is a line
 // of words and numbers; lists have commas. When a rank connects, it sends `rank NUMBER SERVER`, and
 // the service answers with `asks EXCHANGES SECONDS`: whether all-to-alls are requested (1 or 0),
-// and the least predicted time, on the plan's circuits, of other collectives that are. While
-// circuits move for any group, cables of all ranks are not judged: from `hold` to `free`. Requests
-// and their answers:
+// and the least predicted time, on the plan's circuits, of other collectives that are.
 //
-//   ask CHANNEL NUMBER RANKS SERVERS BYTES
+//   hold SERVERS                   circuits move: cables are not judged, and messages of this rank
+//                                  reach these servers only
+//   free                           the plan's circuits are installed, and messages reach all
+//   restore                        sent by a rank with messages for other servers: they wait for
+//                                  `free`, or for a `hold` with those servers
+//
+// Requests and their answers; USED are the servers of earlier messages and collectives that were
+// not requested, since the request before, or `-`:
+//
+//   ask CHANNEL NUMBER RANKS SERVERS BYTES USED
 //                                  an all-to-all of these ranks, each on a server of its own, with
 //                                  the bytes for each; answers:
 //     stay CHANNEL NUMBER            use the current circuits, then send `done`
@@ -14,7 +21,7 @@
 //     move CHANNEL NUMBER ID DATA BYTES...
 //                                    use that schedule on channel DATA (from kFirstCircuitChannel;
 //                                    new after each stop); BYTES are all members' sizes, by rows
-//   collective CHANNEL NUMBER RANKS SERVERS NAME BYTES HASH SECONDS
+//   collective CHANNEL NUMBER RANKS SERVERS NAME BYTES HASH SECONDS USED
 //                                  another collective of BYTES, predicted to take SECONDS on the
 //                                  plan's circuits; HASH has all arguments. The same answers, but:
 //     blocks ID PARTS BLOCKS N...    a schedule of the servers, in the order in which the list has
@@ -26,7 +33,8 @@
 //     moved CHANNEL NUMBER TOPOLOGY  its circuits are up
 //     stop CHANNEL NUMBER REASON     they failed, and the plan's circuits are restored; also sent
 //                                    while chunks travel, if circuits were lost
-//   done CHANNEL NUMBER            a collective with the answer `stay` has ended here
+//   done CHANNEL NUMBER            a collective with the answer `stay` has ended here, and its data
+//                                  is acknowledged
 //   lost CHANNEL NUMBER REASON     chunks are not acknowledged; all members get `stop`
 //   leave CHANNEL NUMBER REASON    the group has failed here; the others get `stop`
 
@@ -38,6 +46,8 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -86,8 +96,14 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
   CircuitClient& operator=(const CircuitClient&) = delete;
 
   const Requested& requested() const { return requested_; }
-  // Reactor thread only. Whether circuits move for any group: messages to others may be lost.
-  bool circuitsMove() const { return holds_cables_; }
+  // Reactor thread only. Whether circuits move for any group.
+  bool circuitsMove() const { return reached_.has_value(); }
+
+  // Reactor thread only. Messages between these servers that are not requested, until end(), which
+  // also cancels them. `start` is called when circuits lead to all of them, at once or later.
+  uint64_t begin(std::set<int> servers);
+  void start(uint64_t messages, std::function<void()> start);
+  void end(uint64_t messages);
 
   struct Members {
     const std::vector<int>& ranks;    // of the endpoint
@@ -105,7 +121,9 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
   };
   void request(uint32_t channel, uint64_t number, const Members& members,
                const CollectiveTerms& terms, CircuitAnswers call);
-  void ready(uint32_t channel, uint64_t number, size_t topology);
+  // Sent when all data is acknowledged, at the latest after half a second; `ready` only if the
+  // caller still waits then.
+  void ready(uint32_t channel, uint64_t number, size_t topology, std::function<bool()> waits);
   void done(uint32_t channel, uint64_t number);
   void lost(uint32_t channel, uint64_t number, const std::string& why);
   void leave(uint32_t channel, uint64_t number, const std::string& why);
@@ -117,6 +135,10 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
     size_t members;
     CircuitAnswers call;
   };
+  struct Messages {
+    std::set<int> servers;
+    std::function<void()> start{};  // while circuits do not lead to all of them
+  };
 
   void onReady(uint32_t events) override;
   std::string textOf(const Members& members) const;
@@ -126,7 +148,10 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
   void onBlocks(std::istream& words);
   void onAnswer(const std::string& what, std::istream& words);
   void onMove(const Open& open, std::istream& words);
-  void holdCables(bool hold);
+  void whenQuiet(std::function<bool()> waits, std::function<void()> then, int looks);
+  void onReached(std::optional<std::set<int>> servers);
+  bool reaches(const std::set<int>& servers) const;
+  std::string takeUsed();
   void lose(const std::string& why);
   void stopAll();
 
@@ -134,9 +159,12 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
   const Requested requested_;
   const std::vector<int> numbers_;
   Descriptor socket_;
-  std::string received_;  // an incomplete line
-  std::string lost_;      // reason; empty: connected
-  bool holds_cables_ = false;
+  std::string received_;                  // an incomplete line
+  std::string lost_;                      // reason; empty: connected
+  std::optional<std::set<int>> reached_;  // servers; nullopt: all, and cables are judged
+  std::set<int> used_;                    // servers of messages since the last request
+  std::map<uint64_t, Messages> messages_;
+  uint64_t next_messages_ = 0;
   std::map<uint64_t, std::shared_ptr<const CircuitProgram>> programs_;
   std::map<uint64_t, std::shared_ptr<const BlockProgram>> block_programs_;
   std::map<uint32_t, Open> calls_;  // by channel

@@ -165,6 +165,7 @@ void Group::fail(std::exception_ptr error, Notify notify) {
   const auto self = shared_from_this();
   surveys_.cancel();
   endCollectives(error, notify);
+  while (!sending_.empty()) endSend(*sending_.begin());
   messages_.failAll(error);
 }
 

@@ -21,6 +21,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -185,10 +186,13 @@ class Group : public std::enable_shared_from_this<Group> {
   ChannelEvents channelEvents();
   std::string stateText();
   void pointToPoint(PendingMessages::Message message, std::function<void(Done)> start);
+  void startSend(const FlowId& flow, const MessageBuffer& message, int target, Done finished);
+  void endSend(uint64_t sending);
   void onMessageLate(uint64_t number);
 
   std::exception_ptr aborted_;  // reason of abort(); set before error_; guarded by mutex_
   PendingMessages messages_;    // reactor thread only
+  std::set<uint64_t> sending_;  // to other servers, at the circuit client; reactor thread only
 };
 
 std::string whatFailed(std::exception_ptr error);

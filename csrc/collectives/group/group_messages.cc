@@ -80,10 +80,32 @@ void Group::send(const MessageBuffer& message, int target, int tag, const CallTe
                 .tag = tag,
                 .limit = terms.limit,
                 .done = std::move(done)},
-               [this, flow, message](Done finished) {
-                 endpoint_->send(flow, message.data, message.bytes, fingerprintOf(message),
-                                 std::move(finished));
+               [this, flow, message, target](Done finished) {
+                 startSend(flow, message, target, std::move(finished));
                });
+}
+
+// When circuits lead to the target.
+void Group::startSend(const FlowId& flow, const MessageBuffer& message, int target, Done finished) {
+  const auto start = [this, flow, message](Done done) {
+    endpoint_->send(flow, message.data, message.bytes, fingerprintOf(message), std::move(done));
+  };
+  CircuitClient* const circuits = config_.circuits.get();
+  if (!circuits || config_.servers[target] == config_.servers[config_.rank]) {
+    return start(std::move(finished));
+  }
+  const uint64_t sending = circuits->begin({config_.servers[target]});
+  sending_.insert(sending);
+  circuits->start(sending, [this, start, sending, finished = std::move(finished)] {
+    start([this, sending, finished](std::exception_ptr error) {
+      endSend(sending);
+      finished(error);
+    });
+  });
+}
+
+void Group::endSend(uint64_t sending) {
+  if (sending_.erase(sending) > 0) config_.circuits->end(sending);
 }
 
 void Group::receive(const MessageBuffer& message, int source, int tag, const CallTerms& terms,

@@ -133,17 +133,29 @@ void LinkGroup::startNext() {
     if (next.limit.count() > 0) deadline_ = Reactor::Clock::now() + next.limit;
     watchDeadline();
     if (!progress_timer_) watchProgress();
-    const CallName name = next.called.name;
-    const bool exchanges = name == CallName::kAllToAll || name == CallName::kAllToAllSingle;
     if (asksForCircuits(next)) {
       askForCircuits();
-    } else if (exchanges && !config_.planned_routes_only) {
-      exchangeSizes();
     } else {
-      startOperation();
+      startUnrequested();
     }
   }
   starting_ = false;
+}
+
+// When circuits lead to all members.
+void LinkGroup::startUnrequested() {
+  const CallName name = queue_.front().called.name;
+  const bool exchanges = name == CallName::kAllToAll || name == CallName::kAllToAllSingle;
+  const bool sizes = exchanges && !config_.planned_routes_only;
+  if (!config_.circuits) return sizes ? exchangeSizes() : startOperation();
+  unrequested_ = config_.circuits->begin({config_.servers.begin(), config_.servers.end()});
+  // A failed group ends it, and gets no more callbacks.
+  config_.circuits->start(*unrequested_,
+                          [this, sizes] { sizes ? exchangeSizes() : startOperation(); });
+}
+
+void LinkGroup::endUnrequested() {
+  if (unrequested_) config_.circuits->end(*std::exchange(unrequested_, {}));
 }
 
 void LinkGroup::startOperation() {
@@ -198,6 +210,7 @@ void LinkGroup::endFirst(std::exception_ptr error) {
   const uint64_t number = queue_.front().number;
   endpoint_->finishCall(config_.channel, number);
   if (std::exchange(stayed_, false)) config_.circuits->done(config_.channel, number);
+  endUnrequested();
   deadline_.reset();
   scratch_.finished();
   over_.emplace_back(std::move(queue_.front().done), error);
@@ -279,6 +292,7 @@ void LinkGroup::endCollectives(std::exception_ptr error, Notify notify) {
   agreement_.cancel(notify == Notify::kShutdown);
   sizes_.cancel();
   leaveCircuits(whatFailed(error));
+  endUnrequested();
   closeChannel(whatFailed(error), notify);
   operation_.cancel();
   running_ = false;

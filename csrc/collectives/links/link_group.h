@@ -87,6 +87,8 @@ class LinkGroup final : public Group {
   void logRoutes();
   void takeSubmitted();
   void startNext();
+  void startUnrequested();
+  void endUnrequested();
   void startOperation();
   void exchangeSizes();
   void onOperationDone(std::exception_ptr error);
@@ -117,7 +119,7 @@ class LinkGroup final : public Group {
   void onCircuitsMoved(size_t topology);
   void onCircuitsStopped(const std::string& why);
   void endTopology();
-  void readyWhenQuiet(int looks);
+  void readyWhenQuiet();
   void watchCircuits();
   void leaveCircuits(const std::string& why);
   void openCircuitChannel(uint32_t channel);
@@ -159,6 +161,7 @@ class LinkGroup final : public Group {
   std::optional<uint32_t> circuit_channel_;  // for chunks during reconfiguration
   bool stayed_ = false;                      // the running collective was answered `stay`
   std::optional<Moving> moving_;
+  std::optional<uint64_t> unrequested_;  // of the running operation, at the circuit client
   std::deque<std::pair<Done, std::exception_ptr>> over_;  // callbacks of ended operations
   bool calling_done_ = false;
   std::optional<Reactor::Clock::time_point> deadline_;  // of the running operation

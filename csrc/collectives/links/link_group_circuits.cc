@@ -6,7 +6,7 @@
 // place on all members, and the group continues with the next call.
 //
 // A call that is short on the plan's circuits is not reported: moves take longer. All members
-// predict the same time.
+// predict the same time. Such a call starts when circuits lead to all members.
 //
 // Circuits may also be lost while chunks travel. Chunks have their own channel, which is then
 // closed, so late chunks cannot reach a later operation. The service detects most losses; a member
@@ -24,9 +24,6 @@ namespace {
 
 // Checks of watchProgress(): 5 s, longer than acknowledgements wait in queues.
 constexpr int kMostSilentLooks = 25;
-constexpr std::chrono::milliseconds kQuietLook{2};
-// Limited, because other groups may always have data in flight.
-constexpr int kMostQuietLooks = 250;
 
 }  // namespace
 
@@ -125,22 +122,18 @@ void LinkGroup::onCircuitsMove(const CircuitClient::MoveAnswer& move) {
   pending.setup.channel = move.channel;
   openCircuitChannel(move.channel);
   moving_->chosen = true;
-  readyWhenQuiet(kMostQuietLooks);
+  readyWhenQuiet();
 }
 
-// Circuits move only when neither chunks nor acknowledgements are in flight. Otherwise TCP would
-// retransmit lost data and stay slow long after the circuits are up.
-void LinkGroup::readyWhenQuiet(int looks) {
+void LinkGroup::readyWhenQuiet() {
   const uint64_t number = moving_->number;
   const size_t topology = moving_->topology;
-  if (endpoint_->quiet() || looks == 0) {
-    return config_.circuits->ready(config_.channel, number, topology);
-  }
-  endpoint_->reactor().after(kQuietLook, [this, weak = weak_from_this(), number, topology, looks] {
-    const auto self = weak.lock();
-    const bool waits = self && moving_ && moving_->number == number && !moving_->runs;
-    if (waits && moving_->topology == topology) readyWhenQuiet(looks - 1);
-  });
+  config_.circuits->ready(config_.channel, number, topology,
+                          [this, weak = weak_from_this(), number, topology] {
+                            const auto self = weak.lock();
+                            return self && moving_ && moving_->number == number && !moving_->runs &&
+                                   moving_->topology == topology;
+                          });
 }
 
 void LinkGroup::onCircuitsMoved(size_t topology) {
@@ -165,7 +158,7 @@ void LinkGroup::onCircuitsMoved(size_t topology) {
 void LinkGroup::endTopology() {
   moving_->runs = false;
   ++moving_->topology;
-  readyWhenQuiet(kMostQuietLooks);
+  readyWhenQuiet();
 }
 
 // Runs periodically while a collective runs.

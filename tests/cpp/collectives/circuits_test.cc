@@ -170,7 +170,7 @@ class Mover {
     rows_.clear();
     if (answer_ == "ignore") return;
     if (answer_ == kStay) return notify("stay " + name + "\n");
-    notify("hold\n");
+    notify("hold 0,1,2,3\n");
     if (collective) {
       return notify(blocks() + "move " + name + " 2 " + std::to_string(channel_) + "\n");
     }

@@ -19,7 +19,7 @@ from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import alltoall
 from torch_topoopt.plan import Cluster
 from torch_topoopt.reconfiguration.choice import Choice
-from torch_topoopt.reconfiguration.circuit_service import MovedCollective, MovedExchange
+from torch_topoopt.reconfiguration.requested_calls import MovedCollective, MovedExchange
 from torch_topoopt.runtime.metrics import MetricsWriter
 
 if TYPE_CHECKING:

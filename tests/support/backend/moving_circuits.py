@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torch_topoopt.fabric.switches.switch import CircuitSwitch
-    from torch_topoopt.reconfiguration.circuit_service import Choice, CollectiveChoices
+    from torch_topoopt.reconfiguration.choice import Choice
+    from torch_topoopt.reconfiguration.circuit_service import CollectiveChoices
 
 SWITCH_VARIABLE = "TOPOOPT_TEST_SWITCH"  # its namespace
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.layout import port_interface, socket_name
+from torch_topoopt.fabric.netns.routes import chosen_routes
 from torch_topoopt.fabric.switches.circuits import Circuit, Fence, circuit_order
 from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.switches.moved_links import first_links, moved_links
@@ -166,6 +167,23 @@ class NetnsCircuitMover:
         ]
         self._select(moved)
         self._configure(links)
+
+    def reached(self, numbers: Iterable[int]) -> dict[int, frozenset[int]]:
+        """Of each server the ones that it exchanges messages with while exactly these topologies
+        are installed, itself included."""
+        found: dict[int, frozenset[int]] = {}
+        for number in numbers:
+            topology = self._topologies[number]
+            firsts = first_links(len(self._servers), topology.links)
+            for server in topology.servers:
+                found[server] = frozenset({server, *firsts[server]})
+        others = [server for server in self._servers if server not in found]
+        routes = chosen_routes(self._plan)
+        lit = {pair for pair, visited in routes.items() if found.keys().isdisjoint(visited)}
+        for server in others:
+            both = {other for other in others if {(server, other), (other, server)} <= lit}
+            found[server] = frozenset({server} | both)
+        return found
 
     def events(self) -> socket.socket:
         """Readable when something may have changed at the switch's ports or circuits."""
