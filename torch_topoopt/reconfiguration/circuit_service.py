@@ -68,7 +68,7 @@ _FIRST_CHANNEL = 0x80000000  # kFirstCircuitChannel (csrc/transport/frames/frame
 
 
 class CircuitMover(Protocol):
-    """Moves the circuits of a job; methods raise FabricError (fabric/netns/circuit_mover.py)."""
+    """Moves the circuits of a job; methods raise FabricError (fabric/switches/circuit_mover.py)."""
 
     def prepare(self, targets: Mapping[int, Sequence[int]]) -> int:
         """Prepares a topology of some servers and returns its number; port p of s sends to

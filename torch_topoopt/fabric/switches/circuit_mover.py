@@ -3,56 +3,54 @@
 A topology has the servers of one group. Several can be installed at the same time, on different
 servers. Circuits of the plan stay between servers without a topology; others are dark.
 
-Connections stay open. Every host has a routing table for each of its topologies, written in
-advance, with fixed neighbour entries. Routes name ports by addresses that no interface has. One
-rule per host selects the current topology's table. So the packets of a connection between two
-servers of a topology, or between ports of the plan's cables, use their circuit, or else the
-shortest path; acknowledgements follow their own shortest path back.
+Connections stay open. Every host has a routing table for each of its topologies
+(hosts/kernel_tables.py). So the packets of a connection between two servers of a topology, or
+between ports of the plan's cables, use their circuit, or else the shortest path; acknowledgements
+follow their own shortest path back.
 
-The switch may be any driver with one circuit for each direction. Another device than the emulated
-switch must steer the light between the hosts' ports (tests/backend/links/test_moving_switches.py).
+Switches may be any devices with one circuit for each direction.
 """
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
-from torch_topoopt.fabric.netns import kernel as netns_kernel
-from torch_topoopt.fabric.netns.layout import port_interface, socket_name
 from torch_topoopt.fabric.switches.circuits import Circuit, Fence, circuit_order
 from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.switches.moved_links import first_links, moved_links
 from torch_topoopt.fabric.switches.switch import SwitchUnreachable
-from torch_topoopt.links import sockets as fabric_links
 from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from torch_topoopt.fabric.netns.layout import NetnsLayout
     from torch_topoopt.fabric.switches.light_watch import LightWatch
+    from torch_topoopt.fabric.switches.spare_circuits import SwitchPort
     from torch_topoopt.fabric.switches.switch import CircuitSwitch
     from torch_topoopt.plan import Link, Plan
 
-_TABLE = 2000  # of the first topology
-_MOST_RETRANSMISSION_MS = 1000  # the least that Linux allows
-_PRIORITY = 500  # of the rule: before those of relays and of the plan's routes
 
+class CircuitRoutes(Protocol):
+    """The routes of the hosts of a job, which follow its circuits; methods raise FabricError."""
 
-def retransmit_soon() -> None:
-    """Limits the time between retransmissions of connections that are opened afterwards.
+    def write(self, number: int, firsts: Mapping[int, Mapping[int, Link]]) -> None:
+        """Writes the table of topology `number` on its servers: `firsts[s][t]` is the first link
+        from s to t."""
+        ...
 
-    While circuits of a group move, packets to other servers are lost. TCP would double the time
-    after each loss, and wait on when the circuits are back.
-    """
-    ipv4 = Path("/proc/sys/net/ipv4")
-    (ipv4 / "tcp_thin_linear_timeouts").write_text("1")
-    with contextlib.suppress(FileNotFoundError):  # Linux before 6.15
-        (ipv4 / "tcp_rto_max_ms").write_text(str(_MOST_RETRANSMISSION_MS))
+    def select(self, numbers: Mapping[int, int]) -> None:
+        """Selects a topology's table on some servers, and the plan's routes on all others."""
+        ...
+
+    def forget(self) -> None:
+        """Ports may have been down: neighbours are to be named again."""
+        ...
+
+    def close(self) -> None:
+        """Ends connections, which open again on demand."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,8 @@ class _Topology:
     links: tuple[Link, ...]
 
 
-class NetnsCircuitMover:
-    """Moves the circuits of `plan`, which is wired through `switch`; one thread at a time.
+class RoutedCircuitMover:
+    """Moves the circuits of `plan`, whose ports are the `ports` of `switch`; one thread at a time.
 
     `watch` notices those that are lost. All circuits of a topology must be up within `limit_s`
     seconds. Methods raise FabricError, the constructor for a switch of duplex circuits, too.
@@ -71,9 +69,10 @@ class NetnsCircuitMover:
     def __init__(
         self,
         plan: Plan,
-        layout: NetnsLayout,
+        ports: Iterable[SwitchPort],
         switch: CircuitSwitch,
         watch: LightWatch,
+        routes: CircuitRoutes,
         *,
         limit_s: float,
     ) -> None:
@@ -82,27 +81,15 @@ class NetnsCircuitMover:
                 f"{switch.name}: its circuits are duplex, and those that move in a job lead one way"
             )
         self._plan = plan
-        self._layout = layout
         self._switch = switch
         self._watch = watch
+        self._routes = routes
         self._limit_s = limit_s
         self._servers = range(plan.cluster.servers)
-        degree = plan.cluster.degree
-        self._fibres = {
-            (server, port): switch.fibres(socket_name(server, port, degree))
-            for server in self._servers
-            for port in range(degree)
-        }
+        self._fibres = {(end.server, end.port): switch.fibres(end.socket) for end in ports}
         self._fence = Fence(frozenset(end for ends in self._fibres.values() for end in ends))
-        self._addresses = layout.port_addresses(fabric_links.connections(plan))
         self._topologies: list[_Topology] = []
         self._written: set[int] = set()  # topologies whose routes the hosts have
-        self._named: set[Link] = set()  # whose far ends the hosts have neighbour entries for
-        self._selected: dict[int, int] = {}  # server -> the topology whose rule is set there
-        for server in self._servers:
-            netns_kernel.inside(layout.namespace(server), retransmit_soon)
-        self._opened = contextlib.ExitStack()
-        self._hosts: dict[int, Any] = {}  # server -> an IPRoute in its namespace
 
     def prepare(self, targets: Mapping[int, Sequence[int]]) -> int:
         """Writes the routes of a topology of some servers for later; returns its number.
@@ -164,7 +151,7 @@ class NetnsCircuitMover:
             for link in self._plan.network.links
             if link.source not in moved and link.target not in moved
         ]
-        self._select(moved)
+        self._routes.select(moved)
         self._configure(links)
 
     def events(self) -> socket.socket:
@@ -177,83 +164,23 @@ class NetnsCircuitMover:
         if not dark:
             return ""
         self._written.clear()  # the kernel removes the routes of a port that goes down
-        self._named.clear()
+        self._routes.forget()
         names = ", ".join(str(circuit) for circuit in sorted(dark, key=circuit_order))
         return f"{self._switch.name}: lost the light on {names} while it was used"
 
     def close(self) -> None:
-        """Closes its connections to the kernel, and the switch's; circuits stay as they are.
+        """Closes the connections to the hosts and to the switch; circuits stay as they are.
 
         Another thread may use it afterwards: connections reopen on demand.
         """
-        self._opened.close()
-        self._hosts.clear()
+        self._routes.close()
         self._switch.close()
-
-    @contextlib.contextmanager
-    def _host(self, server: int) -> Iterator[Any]:
-        """An IPRoute in a server's namespace; turns errors of the kernel into FabricError."""
-        from pyroute2.netlink.exceptions import NetlinkError
-
-        try:
-            if server not in self._hosts:
-                opened = netns_kernel.open_route(self._layout.namespace(server))
-                self._hosts[server] = self._opened.enter_context(opened)
-            yield self._hosts[server]
-        except (NetlinkError, OSError) as error:
-            raise FabricError(f"netns: server {server}: {error}") from None
 
     def _write_routes(self, number: int) -> None:
         topology = self._topologies[number]
         firsts = first_links(len(self._servers), topology.links)
-        for server in sorted(topology.servers):
-            with self._host(server) as route:
-                self._write(route, server, firsts[server], _TABLE + number)
+        self._routes.write(number, {server: firsts[server] for server in sorted(topology.servers)})
         self._written.add(number)
-
-    def _write(self, route: Any, server: int, firsts: dict[int, Link], table: int) -> None:
-        ports = {
-            port: route.link_lookup(ifname=port_interface(port))[0]
-            for port in {link.source_port for link in firsts.values()}
-        }
-        layout = self._layout
-        for other, link in firsts.items():
-            far = layout.circuit_address(link.target, link.target_port)
-            index = ports[link.source_port]
-            if link not in self._named:
-                self._named.add(link)
-                mac = layout.port_mac(link.target, link.target_port)
-                route.neigh(
-                    "replace", dst=far, lladdr=mac, ifindex=index, state=netns_kernel.NUD_PERMANENT
-                )
-            entry: dict[str, Any] = {
-                "table": table,
-                "gateway": far,
-                "oif": index,
-                "flags": ["onlink"],
-            }
-            address = layout.server_address(other)
-            own = layout.server_address(server)
-            route.route("replace", dst=f"{address}/32", prefsrc=own, **entry)
-            for (of, _), address in self._addresses.items():
-                if of == other:
-                    route.route("replace", dst=f"{address}/32", **entry)
-
-    def _select(self, numbers: Mapping[int, int]) -> None:
-        """Selects a topology's table for some servers, and the plan's for all others: adds the new
-        rule first, so that there is always a route."""
-        for server in self._servers:
-            number, before = numbers.get(server), self._selected.get(server)
-            if before == number:
-                continue
-            with self._host(server) as route:
-                if number is not None:
-                    route.rule("add", table=_TABLE + number, priority=_PRIORITY)
-                    self._selected[server] = number
-                if before is not None:
-                    route.rule("del", table=_TABLE + before, priority=_PRIORITY)
-                if number is None:
-                    del self._selected[server]
 
     def _configure(self, links: Sequence[Link]) -> None:
         """A device that restarts during the change is read again, and changed once more."""
