@@ -175,16 +175,17 @@ class ClusterSite:
     def share_text(self, topic: str, make: Callable[[], str]) -> str:
         """What server 0 makes; raises FabricError on the others if it cannot."""
         if not self.leads:
-            return str(receive(self._meeting, topic, time.monotonic() + _GATHER_S))
+            return str(receive(self._meeting, topic, time.monotonic() + _PLAN_S))
         with failure_broadcast(self._meeting, topic, f"{self.choice.name}: "):
             text = make()
         broadcast(self._meeting, topic, text)
         return text
 
-    def fabric(self, snapshots: Path) -> FabricDriver:
+    def fabric(self, snapshots: Path, *, forwarding: bool = False) -> FabricDriver:
         """The driver of this host's cables, and of the circuits of ports on switches.
 
-        `snapshots` gets the circuits from before, on server 0.
+        `snapshots` gets the circuits from before, on server 0. With `forwarding`, hosts on switches
+        forward for each other.
         """
         from torch_topoopt.discovery.local_host import NamespaceHost
         from torch_topoopt.fabric.cluster.static import StaticFabric
@@ -197,7 +198,10 @@ class ClusterSite:
 
         if not file.switches:
             return on_cables(file)
-        return SwitchedFabric(file, server, self._meeting, on_cables, folder=snapshots)
+        leader = self.choice.master_address if forwarding else ""
+        return SwitchedFabric(
+            file, server, self._meeting, on_cables, folder=snapshots, leader=leader
+        )
 
     def attempt(self, run_id: str) -> HostsAttempt:
         """The next start of the ranks. A restart has a new store, since the old one still has the

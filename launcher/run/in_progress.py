@@ -176,7 +176,8 @@ class RunInProgress:
     def driver(self) -> FabricDriver:
         """Controls the requested fabric."""
         if self.site is not None:
-            return self.site.fabric(self.folder / "switches-before")
+            forwarding = self.options.relay == "kernel"
+            return self.site.fabric(self.folder / "switches-before", forwarding=forwarding)
         options = self.options
         return fabrics.driver(
             options.fabric,
@@ -202,7 +203,7 @@ class RunInProgress:
                 choices = (self.options.alltoall, self.options.collectives)
                 with (
                     alltoall.served(
-                        choices, driver, plan, self.all_to_alls, self.terminal
+                        choices, driver, plan, self.all_to_alls, self.terminal, self.site
                     ) as circuits,
                     spare_ports.watching(driver, plan, self.folder.path, self.metrics),
                 ):

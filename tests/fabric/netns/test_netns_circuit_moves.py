@@ -16,6 +16,7 @@ from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
 from torch_topoopt.fabric.netns.layout import port_interface, socket_interface, socket_name
 from torch_topoopt.fabric.netns.options import NetnsOptions
+from torch_topoopt.fabric.netns.switch import NetnsSwitch
 from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
@@ -140,7 +141,8 @@ def test_a_circuit_that_stays_dark_brings_the_circuits_of_the_plan_back(
 ) -> None:
     servers, mover = wired
     number = mover.prepare(targets((1, 2)))
-    switch = mover._switch
+    ((switch, _),) = mover._switches.values()
+    assert isinstance(switch, NetnsSwitch)
     add_rule = switch._add_rule
     with netns_kernel.open_route(servers.layout.switch_namespace) as route:
         (stuck,) = route.link_lookup(ifname=socket_interface(socket_name(0, 1, DEGREE)))

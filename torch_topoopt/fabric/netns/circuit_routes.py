@@ -61,7 +61,7 @@ class NetnsRoutes:
         for tables in self._tables:
             tables.forget_neighbours()
 
-    def close(self) -> None:
+    def release(self) -> None:
         for tables in self._tables:
             tables.close()
 

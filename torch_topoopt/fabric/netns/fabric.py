@@ -202,7 +202,8 @@ class NetnsFabric:
         ]
         limit_s = limit_s or device.capabilities().settle_s + self._options.timeout_s
         routes = NetnsRoutes(plan, self.layout)
-        return RoutedCircuitMover(plan, ports, device, watch, routes, limit_s=limit_s)
+        devices = {device.name: (device, watch)}
+        return RoutedCircuitMover(plan, devices, ports, routes, limit_s=limit_s)
 
     def spare_circuits(
         self, plan: Plan, switch: CircuitSwitch | None = None

@@ -48,8 +48,8 @@ class CircuitRoutes(Protocol):
         """Ports may have been down: neighbours are to be named again."""
         ...
 
-    def close(self) -> None:
-        """Ends connections, which open again on demand."""
+    def release(self) -> None:
+        """Lets another thread go on."""
         ...
 
 
@@ -60,34 +60,39 @@ class _Topology:
 
 
 class RoutedCircuitMover:
-    """Moves the circuits of `plan`, whose ports are the `ports` of `switch`; one thread at a time.
+    """Moves the circuits of `plan`, all of whose `ports` are on switches; one thread at a time.
 
-    `watch` notices those that are lost. All circuits of a topology must be up within `limit_s`
-    seconds. Methods raise FabricError, the constructor for a switch of duplex circuits, too.
+    `switches` has the driver of each switch, and its watch, which notices lost circuits. All
+    circuits of a topology must be up within `limit_s` seconds. Methods raise FabricError, the
+    constructor for a switch of duplex circuits, too.
     """
 
     def __init__(
         self,
         plan: Plan,
+        switches: Mapping[str, tuple[CircuitSwitch, LightWatch]],
         ports: Iterable[SwitchPort],
-        switch: CircuitSwitch,
-        watch: LightWatch,
         routes: CircuitRoutes,
         *,
         limit_s: float,
     ) -> None:
-        if switch.capabilities().duplex:
-            raise FabricError(
-                f"{switch.name}: its circuits are duplex, and those that move in a job lead one way"
-            )
+        for name, (device, _) in switches.items():
+            if device.capabilities().duplex:
+                raise FabricError(
+                    f"{name}: its circuits are duplex, and those that move in a job lead one way"
+                )
         self._plan = plan
-        self._switch = switch
-        self._watch = watch
+        self._switches = dict(switches)
         self._routes = routes
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._servers = range(plan.cluster.servers)
-        self._fibres = {(end.server, end.port): switch.fibres(end.socket) for end in ports}
-        self._fence = Fence(frozenset(end for ends in self._fibres.values() for end in ends))
+        self._ports = {(end.server, end.port): end for end in ports}
+        self._switch_of = {port: end.switch for port, end in self._ports.items()}
+        self._fibres = {
+            port: self._switches[end.switch][0].fibres(end.socket)
+            for port, end in self._ports.items()
+        }
+        moved_links(self._targets(), (), self._switch_of)  # raises for unequal servers
         self._topologies: list[_Topology] = []
         self._written: set[int] = set()  # topologies whose routes the hosts have
 
@@ -110,7 +115,8 @@ class RoutedCircuitMover:
         for server, ports in enumerate(rows):
             ports += [server] * (degree - len(ports))
         like = [one.links for one in self._topologies if one.servers == servers]
-        links = moved_links(rows, like[-1] if like else self._plan.network.links)
+        before = like[-1] if like else self._plan.network.links
+        links = moved_links(rows, before, self._switch_of)
         self._topologies.append(_Topology(servers, links))
         number = len(self._topologies) - 1
         self._write_routes(number)
@@ -155,26 +161,40 @@ class RoutedCircuitMover:
         self._configure(links)
 
     def events(self) -> socket.socket:
-        """Readable when something may have changed at the switch's ports or circuits."""
-        return self._watch.events()
+        """Readable when something may have changed at the ports or circuits of a switch.
+
+        Where there are several switches, they are polled, and one watch wakes for all of them.
+        """
+        _, watch = next(iter(self._switches.values()))
+        return watch.events()
 
     def lost(self, number: int) -> str:
         """The circuits of an installed topology that are down, as text; "" if none is."""
-        dark = self._watch.dark(self._circuits(self._topologies[number].links))
-        if not dark:
-            return ""
-        self._written.clear()  # the kernel removes the routes of a port that goes down
-        self._routes.forget()
-        names = ", ".join(str(circuit) for circuit in sorted(dark, key=circuit_order))
-        return f"{self._switch.name}: lost the light on {names} while it was used"
+        lost = []
+        for name, circuits in self._circuits(self._topologies[number].links).items():
+            dark = self._switches[name][1].dark(circuits)
+            names = ", ".join(str(circuit) for circuit in sorted(dark, key=circuit_order))
+            lost += [f"{name}: lost the light on {names} while it was used"] if dark else []
+        if lost:
+            self._written.clear()  # the kernel removes the routes of a port that goes down
+            self._routes.forget()
+        return "; ".join(lost)
 
     def close(self) -> None:
-        """Closes the connections to the hosts and to the switch; circuits stay as they are.
+        """Closes the connections to hosts and switches; circuits stay as they are.
 
         Another thread may use it afterwards: connections reopen on demand.
         """
-        self._routes.close()
-        self._switch.close()
+        self._routes.release()
+        for device, _ in self._switches.values():
+            device.close()
+
+    def _targets(self) -> list[list[int]]:
+        """Those of the plan's ports."""
+        rows = [[server] * self._plan.cluster.degree for server in self._servers]
+        for link in self._plan.network.links:
+            rows[link.source][link.source_port] = link.target
+        return rows
 
     def _write_routes(self, number: int) -> None:
         topology = self._topologies[number]
@@ -182,19 +202,23 @@ class RoutedCircuitMover:
         self._routes.write(number, {server: firsts[server] for server in sorted(topology.servers)})
         self._written.add(number)
 
-    def _configure(self, links: Sequence[Link]) -> None:
+    def _configure(self, links: Iterable[Link]) -> None:
         """A device that restarts during the change is read again, and changed once more."""
-        circuits = self._circuits(links)
-        try:
-            configure(self._switch, circuits, self._fence, timeout_s=self._limit_s)
-        except SwitchUnreachable:
-            configure(self._switch, circuits, self._fence, timeout_s=self._limit_s)
+        for name, circuits in self._circuits(links).items():
+            device, _ = self._switches[name]
+            own = [port for port, end in self._ports.items() if end.switch == name]
+            fence = Fence(frozenset(end for port in own for end in self._fibres[port]))
+            try:
+                configure(device, circuits, fence, timeout_s=self.limit_s)
+            except SwitchUnreachable:
+                configure(device, circuits, fence, timeout_s=self.limit_s)
 
-    def _circuits(self, links: Sequence[Link]) -> list[Circuit]:
-        return [
-            Circuit(
-                self._fibres[link.source, link.source_port][0],
-                self._fibres[link.target, link.target_port][1],
+    def _circuits(self, links: Iterable[Link]) -> dict[str, list[Circuit]]:
+        """By switch."""
+        circuits: dict[str, list[Circuit]] = {name: [] for name in self._switches}
+        for link in links:
+            near, far = (link.source, link.source_port), (link.target, link.target_port)
+            circuits[self._switch_of[near]].append(
+                Circuit(self._fibres[near][0], self._fibres[far][1])
             )
-            for link in links
-        ]
+        return circuits
