@@ -113,6 +113,7 @@ class ClusterSite:
         self.whole = choice
         self.members = tuple(range(len(choice.file.servers)))
         self.earlier_restarts = 0
+        self._reported: set[str] = set()  # hosts that are gone
         self.door: Door | None = None
         self._store = store
         self._attempt = 0
@@ -190,7 +191,9 @@ class ClusterSite:
         from torch_topoopt.discovery.local_host import NamespaceHost
         from torch_topoopt.fabric.cluster.static import StaticFabric
         from torch_topoopt.fabric.cluster.switched import SwitchedFabric
+        from torch_topoopt.fabric.hosts import host_forwarding
 
+        host_forwarding.undo_left()
         file, server = self.choice.file, self.choice.server
 
         def on_cables(file: ClusterFile) -> FabricDriver:
@@ -250,6 +253,15 @@ class ClusterSite:
             came = [server for server in members if server not in self.members]
             self.door.take_in(came, [attempt, list(members), restarts])
         self._enter(attempt, members)
+
+    def report_gone(self, servers: Iterable[int]) -> None:
+        """Warns, once for each, that launchers of these hosts have ended."""
+        from torch_topoopt.launcher import console
+
+        for host in map(self.choice.describe, servers):
+            if host not in self._reported:
+                self._reported.add(host)
+                console.warning(f"{host} is gone: its launcher has ended")
 
     @property
     def absent(self) -> list[int]:

@@ -318,6 +318,7 @@ def _served_on_hosts(
             raise FabricError(f"reconfigure is not possible: {error}") from None
         path = job.serve(mover, None, stack)
         to_service(hosts, path, stack)
+        stack.callback(lambda: site.report_gone(hosts.gone()))
         return ""
 
     if why := site.share_text("moving circuits", serve):

@@ -252,8 +252,7 @@ class RunInProgress:
             return failures, (), planned if interrupted else None
         outcome = {"failures": [asdict(f) for f in failures], "interrupted": interrupted}
         texts, gone = hosts.settle(json.dumps(outcome))
-        for server in gone:
-            console.warning(f"{self.site.choice.describe(server)} is gone: its launcher has ended")
+        self.site.report_gone(gone)
         outcomes = [json.loads(text) for text in texts.values()]
         failures = [RankFailure(**one) for outcome in outcomes for one in outcome["failures"]]
         members = hosts.grown()

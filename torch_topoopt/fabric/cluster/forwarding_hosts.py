@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import queue
+import socket
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -34,7 +35,6 @@ from torch_topoopt.links.rank_links import job_secret
 from torch_topoopt.links.wiring import ServerAddress
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Mapping
 
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
@@ -107,6 +107,10 @@ class ForwardingHosts:
     def connect_requests(self) -> socket.socket:
         """On other hosts than server 0: a connection for the requests of one rank."""
         return self._connect(Purpose.REQUESTS)
+
+    def gone(self) -> list[int]:
+        """On server 0: the servers whose launchers have ended without close()."""
+        return [server for server, host in self._commands.items() if host.has_died()]
 
     def close(self) -> None:
         """Undoes all changes of this host, and ends its connections."""
@@ -225,7 +229,7 @@ class ForwardingHosts:
             daemon=True,
         )
         carrier.start()
-        stack.callback(_end, carrier, connection)
+        stack.callback(_end, carrier, connection, self._names[self._server])
 
     def _connect(self, purpose: Purpose) -> socket.socket:
         return connect_to_leader(self._identity, self._server, purpose, self._address, self._port)
@@ -238,7 +242,7 @@ class _CommandedHost:
         self._name = name
         self._connection = connection
         connection.settimeout(_ANSWER_S)
-        self._answers = connection.makefile("r", encoding="utf-8")
+        self._received = b""
         self._gone = ""
 
     def send(self, command: dict[str, Any]) -> None:
@@ -251,12 +255,32 @@ class _CommandedHost:
         """The answer to the last command; "" if it was carried out."""
         if not self._gone:
             try:
-                if line := self._answers.readline():
+                if line := self._line():
                     return str(json.loads(line))
                 self._gone = "its launcher has ended"
             except OSError as error:
                 self._gone = str(error.strerror or error)
         return f"{self._name} is gone: {self._gone}"
+
+    def has_died(self) -> bool:
+        """Whether the connection ended without the launcher's last words."""
+        if self._received:
+            return False
+        try:
+            return not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def _line(self) -> bytes:
+        """Empty at the end of the connection."""
+        while b"\n" not in self._received:
+            if not (data := self._connection.recv(1 << 16)):
+                return b""
+            self._received += data
+        line, _, self._received = self._received.partition(b"\n")
+        return line
 
 
 def _carry_out(tables: KernelTables, connection: socket.socket, name: str) -> None:
@@ -285,9 +309,11 @@ def _error_of(tables: KernelTables, command: dict[str, Any], name: str) -> str:
     return ""
 
 
-def _end(carrier: threading.Thread, connection: socket.socket) -> None:
+def _end(carrier: threading.Thread, connection: socket.socket, name: str) -> None:
+    """The last words distinguish it from the end of a killed launcher."""
     with suppress(OSError):
-        connection.shutdown(2)
+        connection.sendall(json.dumps(f"{name}: its launcher has ended").encode() + b"\n")
+        connection.shutdown(socket.SHUT_RDWR)
     carrier.join(_END_S)
     connection.close()
 

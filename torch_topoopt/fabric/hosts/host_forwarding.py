@@ -78,7 +78,7 @@ class HostForwarding:
 
     def __init__(self, interfaces: Iterable[str], address: str) -> None:
         require_rights()
-        undo_left()
+        undo_left()  # of an ended process
         self.tables = KernelTables("this host's routes")
         self._path = state_file()
         self._state = _State(os.getpid(), process_start(os.getpid()), address, {})
@@ -86,6 +86,10 @@ class HostForwarding:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("x", encoding="utf-8"):
                 pass
+        except FileExistsError:
+            raise FabricError(
+                f"another job forwards on this host, as {self._path} says; end it first"
+            ) from None
         except OSError as error:
             raise FabricError(
                 f"{self._path}: cannot be written: {error.strerror}; {STATE_VARIABLE} moves it"
@@ -144,7 +148,7 @@ def state_file() -> Path:
 def undo_left(*, dry_run: bool = False) -> bool:
     """Undoes the changes of an ended process here; False if there are none.
 
-    Raises FabricError if the process still runs, or if this one may not undo them.
+    Raises FabricError if this process may not undo them.
     """
     path = state_file()
     try:
@@ -154,9 +158,7 @@ def undo_left(*, dry_run: bool = False) -> bool:
     except (ValueError, TypeError):  # ended before anything was changed
         state = _State(0, 0, "", {})
     if state.owner and process_start(state.owner) == state.owner_start:
-        raise FabricError(
-            f"process {state.owner} forwards for another job on this host ({path}); end it first"
-        )
+        return False
     if not dry_run:
         require_rights()
         _undo(path, state)
