@@ -21,7 +21,6 @@ from torch_topoopt.comparison.estimate import predict_on
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
 from torch_topoopt.fabric.netns.options import NetnsOptions
-from torch_topoopt.fabric.netns.routes import chosen_routes
 from torch_topoopt.fabric.netns.shaper import paced_share
 from torch_topoopt.fabric.switches.circuits import Circuit, circuit_order
 from torch_topoopt.plan import Cluster, Group, Link, Network, Plan, Ring, Route
@@ -97,7 +96,9 @@ def predicted(
         rate = host_gbps(network, degree, payload)
         switch = ideal_switch.build(cluster, server_gbps=rate)
         return predict_on(switch, graph, cluster, strategy).iteration_s
-    routes = tuple(Route(path, 1.0) for path in chosen_routes(plan).values() if len(path) > 2)
+    routes = tuple(
+        Route(path, 1.0) for path in plan.network.heaviest_routes().values() if len(path) > 2
+    )
     forwarded = replace(plan.network, routes=routes)
     if backend == "gloo":
         forwarded = replace(forwarded, groups=_through_switch(workload.servers).groups)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Removes a fabric of network namespaces: its namespaces with everything that runs in them, its cables
-and its management network. Also what a crash has left of one. Needs root."""
+and its management network. Also what a crash has left of one, and with --all the routes that a
+killed job of `topoopt run --cluster --relay kernel` has left on this host. Needs root."""
 
 _EXAMPLES = """\
   topoopt fabric down lab
@@ -22,11 +23,12 @@ _EXAMPLES = """\
 
 @dataclass(frozen=True)
 class RemovedFabrics:
-    """The result of `topoopt fabric down`."""
+    """The result of `topoopt fabric down`; `host_routes`: whether a killed job has left routes."""
 
     removed: list[str]
     in_use: list[str]
     dry_run: bool
+    host_routes: bool
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -45,6 +47,7 @@ def main(argv: list[str]) -> int:
     """Runs the sub-verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
 
+    from torch_topoopt.fabric.cluster import host_forwarding
     from torch_topoopt.fabric.netns import kernel as netns_kernel
     from torch_topoopt.fabric.netns import state as netns_state
 
@@ -70,13 +73,16 @@ def main(argv: list[str]) -> int:
             listed = ", ".join(known) or "none"
             raise InputError(f"name: there is no fabric {name!r}; there is: {listed}")
         removed.append(name)
+    host_routes = arguments.all and host_forwarding.undo_left(dry_run=arguments.dry_run)
     if arguments.json:
-        console.print_json(RemovedFabrics(removed, kept, arguments.dry_run))
+        console.print_json(RemovedFabrics(removed, kept, arguments.dry_run, host_routes))
         return OK
     for name in removed:
         terminal.line(f"fabric {name}: {'would be ' if arguments.dry_run else ''}removed")
+    if host_routes:
+        terminal.line(f"routes of this host: {'would be ' if arguments.dry_run else ''}removed")
     for name in kept:
         terminal.line(f"fabric {name}: kept, a running process owns it (name it to remove it)")
-    if not removed and not kept:
+    if not (removed or kept or host_routes):
         terminal.line("there is no fabric")
     return OK

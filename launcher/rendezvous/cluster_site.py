@@ -113,6 +113,7 @@ class ClusterSite:
         self.whole = choice
         self.members = tuple(range(len(choice.file.servers)))
         self.earlier_restarts = 0
+        self._reported: set[str] = set()  # hosts that are gone
         self.door: Door | None = None
         self._store = store
         self._attempt = 0
@@ -175,21 +176,24 @@ class ClusterSite:
     def share_text(self, topic: str, make: Callable[[], str]) -> str:
         """What server 0 makes; raises FabricError on the others if it cannot."""
         if not self.leads:
-            return str(receive(self._meeting, topic, time.monotonic() + _GATHER_S))
+            return str(receive(self._meeting, topic, time.monotonic() + _PLAN_S))
         with failure_broadcast(self._meeting, topic, f"{self.choice.name}: "):
             text = make()
         broadcast(self._meeting, topic, text)
         return text
 
-    def fabric(self, snapshots: Path) -> FabricDriver:
+    def fabric(self, snapshots: Path, *, forwarding: bool = False) -> FabricDriver:
         """The driver of this host's cables, and of the circuits of ports on switches.
 
-        `snapshots` gets the circuits from before, on server 0.
+        `snapshots` gets the circuits from before, on server 0. With `forwarding`, hosts on switches
+        forward for each other.
         """
         from torch_topoopt.discovery.local_host import NamespaceHost
         from torch_topoopt.fabric.cluster.static import StaticFabric
         from torch_topoopt.fabric.cluster.switched import SwitchedFabric
+        from torch_topoopt.fabric.cluster import host_forwarding
 
+        host_forwarding.undo_left()
         file, server = self.choice.file, self.choice.server
 
         def on_cables(file: ClusterFile) -> FabricDriver:
@@ -197,7 +201,10 @@ class ClusterSite:
 
         if not file.switches:
             return on_cables(file)
-        return SwitchedFabric(file, server, self._meeting, on_cables, folder=snapshots)
+        leader = self.choice.master_address if forwarding else ""
+        return SwitchedFabric(
+            file, server, self._meeting, on_cables, folder=snapshots, leader=leader
+        )
 
     def attempt(self, run_id: str) -> HostsAttempt:
         """The next start of the ranks. A restart has a new store, since the old one still has the
@@ -246,6 +253,15 @@ class ClusterSite:
             came = [server for server in members if server not in self.members]
             self.door.take_in(came, [attempt, list(members), restarts])
         self._enter(attempt, members)
+
+    def report_gone(self, servers: Iterable[int]) -> None:
+        """Warns, once for each, that launchers of these hosts have ended."""
+        from torch_topoopt.launcher import console
+
+        for host in map(self.choice.describe, servers):
+            if host not in self._reported:
+                self._reported.add(host)
+                console.warning(f"{host} is gone: its launcher has ended")
 
     @property
     def absent(self) -> list[int]:

@@ -1,7 +1,8 @@
 """`topoopt run --alltoall` and `--collectives`: whether circuits move during those of a job.
 
-This needs a switch between the servers, and hosts that forward for each other: emulated servers
-with --fabric netns --switch-delay S --relay kernel. All-to-alls also need one rank on each server.
+This needs switches between the servers, and hosts that forward for each other (--relay kernel):
+emulated servers with --fabric netns --switch-delay S, or the hosts of a --cluster with switches of
+one-way circuits. All-to-alls also need one rank on each server.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -22,14 +24,21 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from torch_topoopt.fabric.cluster.switched import SwitchedFabric
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.driver import FabricDriver
+    from torch_topoopt.fabric.switches.circuit_mover import RoutedCircuitMover
     from torch_topoopt.launcher.console import Terminal
+    from torch_topoopt.launcher.rendezvous.cluster_site import ClusterSite
     from torch_topoopt.plan import Cluster, Plan
     from torch_topoopt.reconfiguration.choice import Choice
     from torch_topoopt.reconfiguration.requested_calls import MovedCollective, MovedExchange
     from torch_topoopt.runtime.metrics import MetricsWriter
 
 MATRIX_FILE = "alltoall.npy"  # in the folder of the run
+# A move may take so many times the measured one, and so much more. The limit before the first move
+# is the vendor's, which may be a minute.
+_SLOW, _BEYOND_S = 4.0, 5.0
 CHOICES = ("auto", "static", "reconfigure")
 
 
@@ -39,8 +48,8 @@ def add_options(group: argparse._ActionsContainer) -> None:
         choices=CHOICES,
         default="auto",
         help="whether circuits move during all-to-alls: where that is predicted to be faster "
-        "(auto, default), never (static), or always (reconfigure); on emulated servers with "
-        "--switch-delay and --relay kernel",
+        "(auto, default), never (static), or always (reconfigure); with --relay kernel, and with "
+        "--switch-delay of emulated servers or optical switches of a --cluster",
     )
     group.add_argument(
         "--collectives",
@@ -51,20 +60,41 @@ def add_options(group: argparse._ActionsContainer) -> None:
     )
 
 
-def check(arguments: argparse.Namespace, cluster: Cluster) -> None:
-    """Raises InputError for options that exclude each other."""
+def check(arguments: argparse.Namespace, cluster: Cluster, file: ClusterFile | None = None) -> None:
+    """Raises InputError for options that exclude each other; `file` is that of --cluster."""
     for option in ("alltoall", "collectives"):
         if getattr(arguments, option) != "reconfigure":
             continue
-        why = _obstacle(arguments.switch_delay, arguments.relay, cluster)
+        why = _no_switch(arguments.switch_delay) if file is None else _no_one_way_switch(file)
+        why = why or _obstacle(arguments.relay, cluster)
         if why or (option == "alltoall" and (why := _several_ranks(cluster))):
             raise InputError(f"{option}: reconfigure is not possible: {why}")
 
 
-def _obstacle(switch_delay_s: float | None, relay: str, cluster: Cluster) -> str:
-    """Why circuits cannot move during collectives; "" if they can."""
+def _no_switch(switch_delay_s: float | None) -> str:
+    """Why no switch could move circuits of emulated servers; "" if there is one."""
     if switch_delay_s is None:
         return "there is no switch between the servers; use --fabric netns --switch-delay SECONDS"
+    return ""
+
+
+def _no_one_way_switch(file: ClusterFile) -> str:
+    """The same for the hosts of a cluster file."""
+    from torch_topoopt.fabric.switches.open_switch import is_duplex
+
+    if not file.switches:
+        return "there is no switch in the cluster file"
+    duplex = [entry for entry in file.switches if is_duplex(entry)]
+    if duplex:
+        return (
+            f"circuits of {duplex[0].name} ({duplex[0].kind}) are duplex, and those that move in a "
+            "job lead one way"
+        )
+    return ""
+
+
+def _obstacle(relay: str, cluster: Cluster) -> str:
+    """Why circuits of a switch cannot move during collectives; "" if they can."""
     if relay != "kernel":
         return "the hosts do not forward for each other; use --relay kernel"
     if cluster.servers < 2:
@@ -182,6 +212,51 @@ class AllToAlls:
         return self._file if self._count else None
 
 
+@dataclass(frozen=True)
+class MovingJob:
+    """A job whose circuits may move; `exchanges` and `others` are the choices of --alltoall and
+    --collectives."""
+
+    plan: Plan
+    exchanges: str
+    others: str
+    all_to_alls: AllToAlls
+    terminal: Terminal
+
+    def serve(
+        self, mover: RoutedCircuitMover, gbps: float | None, stack: contextlib.ExitStack
+    ) -> str:
+        """The path of the socket of a circuit service, until `stack` ends. `gbps`: rate of a link.
+
+        Raises FabricError if the first move fails.
+        """
+        from torch_topoopt.reconfiguration.alltoall_choice import AllToAllChooser, measured_move_s
+        from torch_topoopt.reconfiguration.circuit_service import CircuitService
+        from torch_topoopt.reconfiguration.collective_choice import CollectiveChooser
+
+        plan = self.plan
+        stack.callback(mover.close)
+        move_s = measured_move_s(plan, mover)
+        mover.limit_s = min(mover.limit_s, _SLOW * move_s + _BEYOND_S)
+        chooser = collectives = None
+        if self.exchanges != "static":
+            always = self.exchanges == "reconfigure"
+            chooser = AllToAllChooser(plan, move_s, always=always, gbps=gbps)
+            stack.callback(chooser.close)
+        if self.others != "static":
+            always = self.others == "reconfigure"
+            collectives = CollectiveChooser(plan, move_s, always=always, gbps=gbps)
+        self.terminal.note(
+            f"      collectives may move circuits: a move takes {format_seconds(move_s)}"
+        )
+        ranks = plan.cluster.servers * plan.cluster.accelerators_per_server
+        # Messages of the plan's model parallelism are faster on the plan's circuits.
+        ahead = not len(plan.demand.pairs)
+        ended = self.all_to_alls.add
+        service = CircuitService(ranks, mover, chooser, ended, collectives, ahead=ahead)
+        return stack.enter_context(service).path
+
+
 @contextlib.contextmanager
 def served(
     choices: tuple[str, str],
@@ -189,45 +264,70 @@ def served(
     plan: Plan,
     all_to_alls: AllToAlls,
     terminal: Terminal,
+    site: ClusterSite | None = None,
 ) -> Iterator[str]:
     """Inside, ranks may move the circuits of `fabric`; yields the path of the service's socket.
 
-    It is "" if circuits stay. `choices` are those of --alltoall and --collectives. Raises
-    FabricError if the first move fails.
+    It is "" if circuits stay. `choices` are those of --alltoall and --collectives; `site` is that
+    of a cluster's hosts. Raises FabricError if the first move fails.
     """
+    from torch_topoopt.fabric.cluster.switched import SwitchedFabric
     from torch_topoopt.fabric.netns.fabric import NetnsFabric
 
-    if set(choices) == {"static"} or not isinstance(fabric, NetnsFabric) or not fabric.switched:
+    switched = isinstance(fabric, SwitchedFabric)
+    switched |= isinstance(fabric, NetnsFabric) and fabric.switched
+    if set(choices) == {"static"} or not switched:
         yield ""
         return
-    if why := _obstacle(fabric.switch().delay_s, fabric.relay, plan.cluster):
-        terminal.note(f"      collectives keep the circuits of the plan: {why}")
+    assert isinstance(fabric, SwitchedFabric | NetnsFabric)
+    why = "" if site is None else _no_one_way_switch(site.choice.file)
+    if why := why or _obstacle(fabric.relay, plan.cluster):
+        _note_static(terminal, why)
         yield ""
         return
-    from torch_topoopt.reconfiguration.alltoall_choice import AllToAllChooser, measured_move_s
-    from torch_topoopt.reconfiguration.circuit_service import CircuitService
-    from torch_topoopt.reconfiguration.collective_choice import CollectiveChooser
-
     exchanges, others = choices
     if exchanges != "static" and (why := _several_ranks(plan.cluster)):
         terminal.note(f"      all-to-alls keep the circuits of the plan: {why}")
         exchanges = "static"
-    mover = fabric.circuit_mover(plan)
+    job = MovingJob(plan, exchanges, others, all_to_alls, terminal)
     with contextlib.ExitStack() as stack:
-        stack.callback(mover.close)
-        move_s = measured_move_s(plan, mover)
-        gbps = fabric.paced_gbps(plan)
-        chooser = collectives = None
-        if exchanges != "static":
-            always = exchanges == "reconfigure"
-            chooser = AllToAllChooser(plan, move_s, always=always, gbps=gbps)
-            stack.callback(chooser.close)
-        if others != "static":
-            always = others == "reconfigure"
-            collectives = CollectiveChooser(plan, move_s, always=always, gbps=gbps)
-        terminal.note(f"      collectives may move circuits: a move takes {format_seconds(move_s)}")
-        ranks = plan.cluster.servers * plan.cluster.accelerators_per_server
-        # Messages of the plan's model parallelism are faster on the plan's circuits.
-        ahead = not len(plan.demand.pairs)
-        service = CircuitService(ranks, mover, chooser, all_to_alls.add, collectives, ahead=ahead)
-        yield stack.enter_context(service).path
+        if isinstance(fabric, NetnsFabric):
+            yield job.serve(fabric.circuit_mover(plan), fabric.paced_gbps(plan), stack)
+        else:
+            assert site is not None
+            yield _served_on_hosts(job, fabric, site, stack)
+
+
+def _served_on_hosts(
+    job: MovingJob, fabric: SwitchedFabric, site: ClusterSite, stack: contextlib.ExitStack
+) -> str:
+    """The path of a socket of this host, until `stack` ends, or "": server 0 has the service."""
+    from torch_topoopt.launcher.run.request_forwarding import ForwardedRequests, to_service
+
+    assert fabric.hosts is not None
+    hosts, path = fabric.hosts, ""
+
+    def serve() -> str:
+        """Why circuits stay."""
+        nonlocal path
+        try:
+            mover = fabric.circuit_mover(job.plan)
+        except FabricError as error:
+            if "reconfigure" not in (job.exchanges, job.others):
+                return str(error)
+            raise FabricError(f"reconfigure is not possible: {error}") from None
+        path = job.serve(mover, None, stack)
+        to_service(hosts, path, stack)
+        stack.callback(lambda: site.report_gone(hosts.gone()))
+        return ""
+
+    if why := site.share_text("moving circuits", serve):
+        _note_static(job.terminal, why)
+        return ""
+    if site.leads:
+        return path
+    return stack.enter_context(ForwardedRequests(hosts.connect_requests)).path
+
+
+def _note_static(terminal: Terminal, why: str) -> None:
+    terminal.note(f"      collectives keep the circuits of the plan: {why}")

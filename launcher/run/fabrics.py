@@ -13,6 +13,7 @@ from torch_topoopt.links.sockets import unsent_bytes_at
 if TYPE_CHECKING:
     import argparse
 
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.driver import FabricDriver
     from torch_topoopt.plan import Plan
 
@@ -50,17 +51,17 @@ def add_options(group: argparse._ActionsContainer) -> None:
         choices=["user", "kernel"],
         default="user",
         help="who passes on what is for a server without a link: the ranks between, along all "
-        "planned routes (default), or the kernels of the hosts, along the heaviest; netns only",
+        "planned routes (default), or the kernels of the hosts, along the heaviest: of netns, or, "
+        "as root, of a --cluster with switches",
     )
     shared_options.add(group, "switch-delay")
 
 
-def check(fabric: str, arguments: argparse.Namespace) -> None:
-    """Raises InputError or FabricError for options of `topoopt run` that the fabric lacks."""
+def check(fabric: str, arguments: argparse.Namespace, file: ClusterFile | None = None) -> None:
+    """Raises InputError or FabricError for options of `topoopt run` that the fabric lacks; `file`
+    is that of --cluster."""
     if arguments.relay == "kernel" and fabric != "netns":
-        raise InputError(
-            "relay: kernel needs hosts that forward for each other, as those of --fabric netns do"
-        )
+        _check_forwarding(file)
     if arguments.switch_delay is not None and fabric != "netns":
         raise InputError("switch-delay: the emulated switch is one of --fabric netns")
     if fabric != "netns":
@@ -88,6 +89,18 @@ def check(fabric: str, arguments: argparse.Namespace) -> None:
     if arguments.bandwidth is not None:
         netns_shaper.check_rate(arguments.bandwidth)
     netns_kernel.require()
+
+
+def _check_forwarding(file: ClusterFile | None) -> None:
+    """Raises InputError or FabricError if the hosts of a cluster cannot forward for each other."""
+    if file is None or not file.switches:
+        raise InputError(
+            "relay: kernel needs hosts that forward for each other: those of --fabric netns, or of "
+            "a --cluster with switches"
+        )
+    from torch_topoopt.fabric.cluster.host_forwarding import require_rights
+
+    require_rights()
 
 
 def driver(

@@ -176,7 +176,8 @@ class RunInProgress:
     def driver(self) -> FabricDriver:
         """Controls the requested fabric."""
         if self.site is not None:
-            return self.site.fabric(self.folder / "switches-before")
+            forwarding = self.options.relay == "kernel"
+            return self.site.fabric(self.folder / "switches-before", forwarding=forwarding)
         options = self.options
         return fabrics.driver(
             options.fabric,
@@ -202,7 +203,7 @@ class RunInProgress:
                 choices = (self.options.alltoall, self.options.collectives)
                 with (
                     alltoall.served(
-                        choices, driver, plan, self.all_to_alls, self.terminal
+                        choices, driver, plan, self.all_to_alls, self.terminal, self.site
                     ) as circuits,
                     spare_ports.watching(driver, plan, self.folder.path, self.metrics),
                 ):
@@ -251,8 +252,7 @@ class RunInProgress:
             return failures, (), planned if interrupted else None
         outcome = {"failures": [asdict(f) for f in failures], "interrupted": interrupted}
         texts, gone = hosts.settle(json.dumps(outcome))
-        for server in gone:
-            console.warning(f"{self.site.choice.describe(server)} is gone: its launcher has ended")
+        self.site.report_gone(gone)
         outcomes = [json.loads(text) for text in texts.values()]
         failures = [RankFailure(**one) for outcome in outcomes for one in outcome["failures"]]
         members = hosts.grown()

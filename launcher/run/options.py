@@ -102,7 +102,7 @@ def parse(argv: list[str]) -> RunOptions:
     source = trace_options.choose(arguments, syntax, chosen.cluster, plan)
     choice = _planning(arguments, source.model, plan, chosen.cluster)
     elastic_options.check(arguments, plan, choice, chosen.cluster, chosen.least)
-    _check_network(arguments, chosen.cluster, plan)
+    _check_network(arguments, chosen.cluster, plan, file)
     torchrun = {
         **vars(arguments),
         **chosen.torchrun,
@@ -140,11 +140,13 @@ def parse(argv: list[str]) -> RunOptions:
     )
 
 
-def _check_network(arguments: argparse.Namespace, cluster: Cluster, plan: Plan | None) -> None:
+def _check_network(
+    arguments: argparse.Namespace, cluster: Cluster, plan: Plan | None, file: ClusterFile | None
+) -> None:
     live_page.check(arguments)
-    fabrics.check(arguments.fabric, arguments)
+    fabrics.check(arguments.fabric, arguments, file)
     spare_ports.check(arguments)
-    alltoall.check(arguments, cluster)
+    alltoall.check(arguments, cluster, file)
     controller_options.check(arguments)
     nccl_ranks.check(arguments, cluster, plan)
     link_options.check(arguments)

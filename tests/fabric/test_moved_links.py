@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 from support.refusals import refused
@@ -42,6 +43,36 @@ def test_circuits_that_lead_to_the_right_server_stay() -> None:
 
 def test_a_dark_port_has_no_link() -> None:
     assert moved_links([[1, 0], [0, 1]]) == (Link(0, 0, 1, 0), Link(1, 0, 0, 0))
+
+
+@pytest.mark.parametrize(("servers", "by"), [(6, (1, 2, 5)), (7, (1, 1, 3)), (9, (2, 4, 5))])
+def test_both_ends_of_a_circuit_are_on_one_switch(servers: int, by: tuple[int, ...]) -> None:
+    rng = random.Random(servers)
+    targets, switches = shifts(servers, *by), {}
+    for server in range(servers):
+        rng.shuffle(targets[server])
+        names = ["a", "b", "b"]
+        rng.shuffle(names)
+        switches |= {(server, port): name for port, name in enumerate(names)}
+    before = moved_links(shifts(servers, *reversed(by)), (), switches)
+    links = moved_links(targets, before, switches)
+    assert sorted((link.source, link.target) for link in links) == sorted(
+        (server, target) for server, ports in enumerate(targets) for target in ports
+    )
+    for ends in (
+        {(link.source, link.source_port) for link in links},
+        {(link.target, link.target_port) for link in links},
+    ):
+        assert len(ends) == 3 * servers
+    for link in links:
+        here, there = (link.source, link.source_port), (link.target, link.target_port)
+        assert switches[here] == switches[there]
+
+
+def test_servers_on_other_switches_are_refused() -> None:
+    switches = {(0, 0): "a", (0, 1): "b", (1, 0): "a", (1, 1): "a"}
+    with refused(FabricError, "server 1", "a, a", "a, b"):
+        moved_links([[1, 1], [0, 0]], (), switches)
 
 
 @pytest.mark.parametrize(

@@ -30,20 +30,23 @@ class StrangerError(Exception):
 
 
 class Kind(enum.IntEnum):
-    """Kinds of connection: planned link, between ranks of a server, or forwarded by kernels."""
+    """Kinds of connection: planned link, between ranks of a server, forwarded by kernels, or
+    between the launchers of two hosts."""
 
     LINK = 0
     LOCAL = 1
     FORWARDED = 2
+    HOST = 3
 
 
 _KINDS = frozenset(Kind)
 
 
 class Ends(NamedTuple):
-    """The connection from `source` to `target`: servers and their ports, or ranks (ports: -1).
+    """The connection from `source` to `target`: servers and their ports, ranks, or hosts (ports:
+    -1).
 
-    `number` counts the connections of one link.
+    `number` counts the connections of one link, and distinguishes those of one host.
     """
 
     kind: Kind
@@ -60,7 +63,8 @@ class Ends(NamedTuple):
                 f"server {self.source} port {self.source_port} "
                 f"to server {self.target} port {self.target_port}{which}"
             )
-        return f"rank {self.source} to rank {self.target}"
+        what = "host" if self.kind is Kind.HOST else "rank"
+        return f"{what} {self.source} to {what} {self.target}"
 
 
 def wire_version(

@@ -28,6 +28,15 @@ class Meeting(Protocol):
         ...
 
 
+def exchange(
+    meeting: Meeting, topic: str, own: Any, ranks: Iterable[int], deadline: float
+) -> list[Any]:
+    """Publishes `own`, JSON; the values of all `ranks`, in their order. Raises as collect()."""
+    meeting.publish(topic, json.dumps(own))
+    texts = meeting.collect(topic, ranks := [*ranks], deadline)
+    return [json.loads(texts[rank]) for rank in ranks]
+
+
 def broadcast(meeting: Meeting, topic: str, value: Any) -> None:
     """Publishes `value`, JSON, on rank 0; `receive` returns it on the others."""
     meeting.publish(topic, json.dumps({"value": value}))

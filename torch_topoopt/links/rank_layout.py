@@ -88,9 +88,8 @@ def rank_routes(
     leads = layout.is_leader(rank)
     parallel = {pair: count for pair, count in links.items() if count > 1}
     expanded = []
-    for pair, routes in (own | routed).items():
-        if parallel:
-            routes = [copy for route in routes for copy in _copies(route, parallel)]
+    for pair, given in (own | routed).items():
+        routes = [copy for route in given for copy in _copies(route, parallel)]
         own_links = (layout.leaders[pair[0]], layout.leaders[pair[1]])
         for source in layout.ranks_of[pair[0]]:
             for target in layout.ranks_of[pair[1]]:
@@ -103,6 +102,8 @@ def rank_routes(
 
 def _copies(route: Route, parallel: Mapping[Pair, int]) -> list[Route]:
     """A copy of `route` for each of its parallel links, or more, so that all are used alike."""
+    if not parallel:
+        return [route]
     counts = (parallel.get(hop, 1) for hop in itertools.pairwise(route.servers))
     copies = min(math.lcm(*counts), _MOST_COPIES)
     return [Route(route.servers, route.weight / copies)] * copies

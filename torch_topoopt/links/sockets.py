@@ -277,6 +277,10 @@ class ServerPorts:
         self._source_ports = source_ports
         self._wiring = wiring
         self._addresses = wiring.by_port()
+        if wiring.forwarded:  # the hosts' routes choose interfaces, and moved circuits change them
+            self._addresses = {
+                end: replace(port, interface=None) for end, port in self._addresses.items()
+            }
         self._duplex = plan.cluster.ports == "duplex"
         self._server = server
         links = list(connections(plan))

@@ -114,6 +114,14 @@ class Network:
         table.update(routes_by_ends(self.routes))
         return table
 
+    def heaviest_routes(self) -> dict[Pair, tuple[int, ...]]:
+        """(source, target) -> the servers that the route with the most bytes visits, both ends
+        included: the only one of a host's kernel."""
+        return {
+            pair: max(routes, key=lambda route: route.weight).servers
+            for pair, routes in self.routes_by_pair().items()
+        }
+
     def routes_through(self, server: int) -> dict[Pair, tuple[Route, ...]]:
         """All routes of each pair in `routes` that has a route through `server`."""
         if isinstance(self.routes, RouteTable):

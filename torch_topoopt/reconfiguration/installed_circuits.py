@@ -16,7 +16,7 @@ _KEPT = 256  # sets of topologies whose reach is remembered
 
 
 class CircuitMover(Protocol):
-    """Moves the circuits of a job; methods raise FabricError (fabric/netns/circuit_mover.py)."""
+    """Moves the circuits of a job; methods raise FabricError (fabric/switches/circuit_mover.py)."""
 
     def prepare(self, targets: Mapping[int, Sequence[int]]) -> int:
         """Prepares a topology of some servers and returns its number; port p of s sends to

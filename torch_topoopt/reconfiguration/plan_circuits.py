@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torch_topoopt.fabric.netns.routes import chosen_routes
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -22,7 +20,7 @@ class PlanCircuits:
     """The plan's circuits between servers of a group; `servers` are always in the group's order."""
 
     def __init__(self, plan: Plan) -> None:
-        self._routes = chosen_routes(plan)
+        self._routes = plan.network.heaviest_routes()
         self._joined: dict[tuple[int, ...], NDArray[np.bool_]] = {}
 
     def joined(self, servers: tuple[int, ...]) -> NDArray[np.bool_]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.netns.routes import chosen_routes
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -86,4 +84,4 @@ def busiest_link_pairs(plan: Plan) -> float:
 
 def hop_count(plan: Plan, source: int, target: int) -> int:
     """The links that the kernels' route between two servers has."""
-    return len(chosen_routes(plan)[source, target]) - 1
+    return len(plan.network.heaviest_routes()[source, target]) - 1

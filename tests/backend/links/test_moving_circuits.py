@@ -211,7 +211,7 @@ def test_results_are_those_of_gloo(bench: MovingBench) -> None:
     )
     assert [exchange.choice.why for exchange in bench.ended] == ["large"] * 3 + ["small"]
     assert all(not exchange.error for exchange in bench.ended)
-    assert bench.fabric.switch().circuits() == set(bench.mover._circuits(bench.plan.network.links))
+    assert bench.fabric.switch().circuits() == bench.circuits_of(bench.plan.network.links)
 
 
 def test_circuits_move_for_groups_of_some_ranks_in_turn_with_those_of_all(
@@ -222,7 +222,7 @@ def test_circuits_move_for_groups_of_some_ranks_in_turn_with_those_of_all(
     assert [exchange.choice.why for exchange in bench.ended] == ["large"] * 4
     assert sorted(exchange.members for exchange in bench.ended) == [3, 3, SERVERS, SERVERS]
     assert all(not exchange.error for exchange in bench.ended)
-    assert bench.fabric.switch().circuits() == set(bench.mover._circuits(bench.plan.network.links))
+    assert bench.fabric.switch().circuits() == bench.circuits_of(bench.plan.network.links)
 
 
 def test_a_circuit_that_stays_dark_stops_one_all_to_all(
@@ -264,4 +264,4 @@ def test_a_circuit_that_is_lost_while_chunks_travel_ends_that_all_to_all_at_once
         assert re.search(why, error), error
         assert all(right)
     assert [bool(exchange.error) for exchange in bench.ended] == [True, False]
-    assert bench.fabric.switch().circuits() == set(bench.mover._circuits(bench.plan.network.links))
+    assert bench.fabric.switch().circuits() == bench.circuits_of(bench.plan.network.links)

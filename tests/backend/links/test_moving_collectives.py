@@ -276,7 +276,7 @@ def check_ended(fabric: MovingBench) -> None:
     """No collective failed, and the plan's circuits are back."""
     assert not [ended.error for ended in fabric.ended if ended.error]
     links = fabric.plan.network.links
-    assert fabric.fabric.switch().circuits() == set(fabric.mover._circuits(links))
+    assert fabric.fabric.switch().circuits() == fabric.circuits_of(links)
 
 
 def check_every_topology(choices: EveryTopology) -> None:

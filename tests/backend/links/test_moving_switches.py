@@ -29,7 +29,7 @@ from torch_topoopt.environment import SPARE_VARIABLE
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
 from torch_topoopt.fabric.netns.options import NetnsOptions
-from torch_topoopt.fabric.switches.circuits import Fence
+from torch_topoopt.fabric.switches.circuits import Fence, circuit_order
 from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.switches.memory_switch import MemorySwitch
 from torch_topoopt.fabric.switches.polatis_restconf import polatis_restconf
@@ -146,7 +146,7 @@ def test_a_sonic_device_moves_circuits_and_one_that_stays_dark_is_named(
     device, moves = MirroredOcs(size=SOCKETS, settle_s=SETTLE_S), Moves()
     bench = bench_of(tmp_path, stack, moves, sonic(device, stack))
     assert measured_move_s(bench.plan, bench.mover) > SETTLE_S
-    plan_circuits = set(bench.mover._circuits(bench.plan.network.links))
+    plan_circuits = bench.circuits_of(bench.plan.network.links)
     broken = first_circuit(bench, moves)
     moves.before = {1: lambda: device.broken.add(broken), 2: device.broken.clear}
     for first, second, third in values(bench.run(all_reduces)):
@@ -163,7 +163,7 @@ def test_a_polatis_device_moves_circuits_and_its_restart_is_survived(
     device, moves = MirroredPolatis(size=SOCKETS, settle_s=SETTLE_S, users=users), Moves()
     bench = bench_of(tmp_path, stack, moves, polatis(device, stack))
     assert measured_move_s(bench.plan, bench.mover) > SETTLE_S
-    plan_circuits = set(bench.mover._circuits(bench.plan.network.links))
+    plan_circuits = bench.circuits_of(bench.plan.network.links)
     moves.before = {1: lambda: setattr(device, "reboot_after", 2)}
     assert values(bench.run(all_reduces)) == [["right"] * CALLS] * SERVERS
     assert device.boots == 1
@@ -174,10 +174,9 @@ def test_a_polatis_device_moves_circuits_and_its_restart_is_survived(
 def first_circuit(bench: MovingBench, moves: Moves) -> Circuit:
     """Of the first topology, and not of the plan."""
     number = bench.mover.prepare(dict(enumerate(moves.schedule.links[0].tolist())))
-    circuits = bench.mover._circuits(bench.mover._topologies[number].links)
-    of_plan = bench.mover._circuits(bench.plan.network.links)
+    circuits = bench.circuits_of(bench.mover._topologies[number].links)
     bench.mover.close()  # the thread of the service opens its own connections
-    return next(circuit for circuit in circuits if circuit not in of_plan)
+    return min(circuits - bench.circuits_of(bench.plan.network.links), key=circuit_order)
 
 
 def work_until_it_is_back(folder: Path, rank: int, world: int) -> int:

@@ -15,7 +15,6 @@ from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import state as netns_state
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
 from torch_topoopt.fabric.netns.options import NetnsOptions
-from torch_topoopt.fabric.netns.routes import chosen_routes
 from torch_topoopt.fabric.netns.shaper import paced_share
 from torch_topoopt.fabric.netns.split import forward_interface
 from torch_topoopt.links.errors import FabricError
@@ -109,7 +108,7 @@ def test_bytes_between_servers_without_a_cable_cross_exactly_the_planned_relays(
 ) -> None:
     fabric, plan, forwarding = wired
     links = {(link.source, link.target): link for link in plan.network.links}
-    routes = {len(route): route for route in chosen_routes(plan).values()}
+    routes = {len(route): route for route in plan.network.heaviest_routes().values()}
     assert max(routes) >= 4, "two relays at least"
     for route in routes.values():
         before = counters(fabric, plan)

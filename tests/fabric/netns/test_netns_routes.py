@@ -6,7 +6,7 @@ import dataclasses
 
 from support.fabric.netns_fixtures import make_plan
 
-from torch_topoopt.fabric.netns.routes import chosen_routes, hops_by_server
+from torch_topoopt.fabric.netns.routes import hops_by_server
 from torch_topoopt.plan import Route
 
 
@@ -17,7 +17,7 @@ def test_following_the_hops_of_any_pair_visits_the_servers_of_its_route() -> Non
         for server, of_server in hops_by_server(plan).items()
         for hop in of_server
     }
-    routes = chosen_routes(plan)
+    routes = plan.network.heaviest_routes()
     assert len(routes) == 12 * 11
     for (source, target), servers in routes.items():
         visited = [source]
@@ -41,4 +41,4 @@ def test_of_several_routes_the_heaviest_is_taken() -> None:
             *(route for route in plan.network.routes if route.servers[::2] != (0, 2)),
         ),
     )
-    assert chosen_routes(dataclasses.replace(plan, network=network))[0, 2] == (0, 3, 2)
+    assert network.heaviest_routes()[0, 2] == (0, 3, 2)

@@ -18,12 +18,14 @@ from torch_topoopt.reconfiguration.circuit_service import CircuitService
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import numpy as np
     from numpy.typing import NDArray
 
+    from torch_topoopt.fabric.switches.circuits import Circuit
     from torch_topoopt.fabric.switches.switch import CircuitSwitch
+    from torch_topoopt.plan import Link
     from torch_topoopt.reconfiguration.choice import Choice
     from torch_topoopt.reconfiguration.circuit_service import CollectiveChoices
 
@@ -67,6 +69,11 @@ class MovingBench:
                 self.ranks, self.mover, choose, self.ended.append, choose_collective, ahead=ahead
             )
         )
+
+    def circuits_of(self, links: Iterable[Link]) -> set[Circuit]:
+        """Those of the switch for these links."""
+        (circuits,) = self.mover._circuits(links).values()
+        return set(circuits)
 
     def run(self, function: Any) -> list[Outcome]:
         """Consecutive ranks are on one server."""

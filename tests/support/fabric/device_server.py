@@ -20,18 +20,18 @@ _END_S = limit_s(20.0)
 
 
 class DeviceServer:
-    """Listens at `port` of 127.0.0.1 until `close`, or as a context manager.
+    """Listens at `port` of `host` until `close`, or as a context manager.
 
     With `certificate` (a file with key and certificate) connections are TLS. Connections come from
     the moment this constructor is called: what `serve` needs is there before.
     """
 
-    def __init__(self, certificate: Path | None = None) -> None:
+    def __init__(self, certificate: Path | None = None, host: str = "127.0.0.1") -> None:
         self._tls: ssl.SSLContext | None = None
         if certificate is not None:
             self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._tls.load_cert_chain(certificate)
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((host, 0))
         self.port: int = self._listener.getsockname()[1]
         self._connections: list[socket.socket] = []
         self._threads: list[threading.Thread] = []

@@ -215,10 +215,12 @@ class PolatisDevice:
 class PolatisServer(DeviceServer):
     """A server of a PolatisDevice on one of its protocols. `mute`: reads on, answers nothing."""
 
-    def __init__(self, device: PolatisDevice, certificate: Path | None = None) -> None:
+    def __init__(
+        self, device: PolatisDevice, certificate: Path | None = None, host: str = "127.0.0.1"
+    ) -> None:
         self.device = device
         self.mute = False
-        super().__init__(certificate)
+        super().__init__(certificate, host)
 
     def is_away(self) -> bool:
         return self.device.is_away()

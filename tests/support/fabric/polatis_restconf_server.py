@@ -40,12 +40,14 @@ _HTTP_STATUS = {
 class PolatisRestconfServer(PolatisServer):
     """Listens at `address`. `asked` are the requests; `answer_all`: this instead of an answer."""
 
-    def __init__(self, device: PolatisDevice, certificate: Path | None = None) -> None:
+    def __init__(
+        self, device: PolatisDevice, certificate: Path | None = None, host: str = "127.0.0.1"
+    ) -> None:
         self.tags = True
         self.asked: list[str] = []
         self.answer_all: tuple[int, str, bytes] | None = None
-        super().__init__(device, certificate)
-        self.address = f"http{'' if certificate is None else 's'}://127.0.0.1:{self.port}"
+        super().__init__(device, certificate, host)
+        self.address = f"http{'' if certificate is None else 's'}://{host}:{self.port}"
 
     def serve(self, connection: socket.socket) -> None:
         _Handler(connection, connection.getpeername(), self)

@@ -25,6 +25,7 @@ from torch_topoopt.fabric.cluster.static_check import (
 )
 from torch_topoopt.fabric.cluster.static_plan import PortNames, place
 from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.meeting import exchange
 from torch_topoopt.links.secret import fresh_secret
 from torch_topoopt.links.sockets import listen
 from torch_topoopt.links.wiring import PortAddress, Wiring
@@ -171,10 +172,8 @@ class StaticFabric:
 
     def _exchange(self, topic: str, own: dict[str, Any]) -> list[dict[str, Any]]:
         """Broadcasts `own`, returns every host's value; FabricError names one that is missing."""
-        self._meeting.publish(topic, json.dumps(own))
         everyone = range(len(self._file.servers))
-        texts = self._meeting.collect(topic, everyone, time.monotonic() + _MEET_S)
-        return [json.loads(texts[server]) for server in everyone]
+        return exchange(self._meeting, topic, own, everyone, time.monotonic() + _MEET_S)
 
     def _present_ports(self, placed: PortNames) -> dict[str, str]:
         """The ports of this server that are up -> their interfaces; all planned ones must be."""

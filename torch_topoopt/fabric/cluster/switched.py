@@ -1,7 +1,7 @@
 """The fabric of a cluster whose ports are attached to circuit switches.
 
 It sets the circuits of a Plan, and then verifies each link from the hosts' side like a plugged
-cable.
+cable. With the relay "kernel", hosts forward for each other, and circuits may move during a job.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from torch_topoopt.fabric.cluster.forwarding_hosts import ForwardingHosts
 from torch_topoopt.fabric.cluster.static_plan import place
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches, spare_ports, with_cables
 from torch_topoopt.fabric.cluster.switches import Switches
+from torch_topoopt.fabric.switches.circuit_mover import RoutedCircuitMover
 from torch_topoopt.fabric.switches.light_watch import PolledLight
 from torch_topoopt.fabric.switches.open_switch import open_switch
 from torch_topoopt.fabric.switches.spare_circuits import SpareCircuits, SwitchPort
@@ -23,7 +25,7 @@ from torch_topoopt.links.sockets import connections
 from torch_topoopt.links.wiring import PortAddress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Set
     from pathlib import Path
 
     from torch_topoopt.fabric.cluster.switches import SwitchProgress
@@ -45,7 +47,8 @@ class SwitchedFabric:
     """Driver of the fabric "switched", on every host; server 0's configures the switches.
 
     `verify` returns the driver that verifies plugged cables, for the cluster file with the new
-    circuits. `folder`, `timeout_s` and `progress`: see Switches.configure.
+    circuits. `folder`, `timeout_s` and `progress`: see Switches.configure. With `leader`, an
+    address at which all hosts reach server 0, the hosts forward for each other.
     """
 
     name = "switched"
@@ -60,7 +63,10 @@ class SwitchedFabric:
         open_switch: Callable[[SwitchEntry], CircuitSwitch] = open_switch,
         timeout_s: float | None = None,
         folder: Path | None = None,
+        leader: str = "",
     ) -> None:
+        self._leader = leader
+        self.hosts: ForwardingHosts | None = None  # while they forward for each other
         self._file = file
         self._server = server
         self._meeting = meeting
@@ -102,19 +108,23 @@ class SwitchedFabric:
                     error.args = (f"{error}{outcome}", *error.args[1:])
                 raise
 
+    @property
+    def relay(self) -> str:
+        """Who relays: the ranks ("user") or the hosts ("kernel")."""
+        return "kernel" if self._leader else "user"
+
     def spare_circuits(self, plan: Plan) -> SpareCircuits | None:
         """Moves lost cables of the wired `plan` to spare ports, on server 0; None if there are
-        none."""
+        none, and where circuits may move."""
         spares = [] if self._wired is None else spare_ports(self._file, self._wired)
-        if self._server != 0 or self._wired is None or not spares:
+        if self._server != 0 or self._wired is None or not spares or self.hosts is not None:
             return None
-        placed = place(plan, self._wired)
-
-        def planned(server: int, port: int) -> SwitchPort | None:
-            return self._switch_port(port, placed[server, port])
-
+        planned = self._planned_ports(plan, self._wired)
         ends = {
-            link: (planned(link.source, link.source_port), planned(link.target, link.target_port))
+            link: (
+                planned[link.source, link.source_port],
+                planned[link.target, link.target_port],
+            )
             for link in connections(plan)
         }
         cables = {k: (a, b) for k, (a, b) in ends.items() if a is not None and b is not None}
@@ -122,14 +132,45 @@ class SwitchedFabric:
             return None
         free = [self._switch_port(port, end) for _, port, end in spares]
         used = {end.switch for cable in cables.values() for end in cable}
-        switches: dict[str, tuple[CircuitSwitch, LightWatch]] = {}
-        for entry in self._file.switches:
-            if entry.name in used:
-                device = self._open(entry)
-                switches[entry.name] = (device, PolledLight(device))
-        settle_s = max(device.capabilities().settle_s for device, _ in switches.values())
+        switches, settle_s = self._watched(used)
         limit_s = self._timeout_s or max(_LEAST_MOVE_S, 4 * settle_s)
         return SpareCircuits(switches, cables, [s for s in free if s], limit_s=limit_s)
+
+    def circuit_mover(self, plan: Plan) -> RoutedCircuitMover:
+        """Moves the circuits of the wired `plan`, on server 0; raises FabricError, saying why, if
+        it cannot."""
+        if self.hosts is None or self._wired is None:
+            raise FabricError("switched: the hosts do not forward for each other")
+        ports = []
+        for (server, port), end in self._planned_ports(plan, self._wired).items():
+            if end is None:
+                name = place(plan, self._wired)[server, port]
+                raise FabricError(f"{name} is on no switch; circuits of all ports move together")
+            ports.append(end)
+        unused = plan.cluster.servers * plan.cluster.degree - len(ports)
+        if unused:
+            raise FabricError(f"the plan leaves {unused} ports without a circuit")
+        switches, settle_s = self._watched({end.switch for end in ports})
+        limit_s = self._timeout_s or settle_s + _LEAST_MOVE_S
+        return RoutedCircuitMover(plan, switches, ports, self.hosts, limit_s=limit_s)
+
+    def _planned_ports(
+        self, plan: Plan, wired: ClusterFile
+    ) -> dict[tuple[int, int], SwitchPort | None]:
+        """The ports of the plan's links; None for one that is on no switch."""
+        placed = place(plan, wired)
+        return {port: self._switch_port(port[1], end) for port, end in placed.items()}
+
+    def _watched(
+        self, names: Set[str]
+    ) -> tuple[dict[str, tuple[CircuitSwitch, LightWatch]], float]:
+        """The drivers of these switches with their watches, and the longest time of a change."""
+        switches: dict[str, tuple[CircuitSwitch, LightWatch]] = {}
+        for entry in self._file.switches:
+            if entry.name in names:
+                device = self._open(entry)
+                switches[entry.name] = (device, PolledLight(device))
+        return switches, max(device.capabilities().settle_s for device, _ in switches.values())
 
     def _switch_port(self, port: int, end: str) -> SwitchPort | None:
         """`end` of the cluster file, which is `port` in the wiring; None if it is on no switch."""
@@ -140,19 +181,28 @@ class SwitchedFabric:
         return SwitchPort(server, port, switch, socket, str(entry.subnet))
 
     def close(self) -> None:
-        """Closes the verifying driver. The circuits stay, for the next job of the same plan."""
+        """Closes the verifying driver, and undoes the hosts' forwarding. The circuits stay, for the
+        next job of the same plan."""
         if self._verified is not None:
             self._verified.close()
             self._verified = self._wired = None
+        if self.hosts is not None:
+            self.hosts.close()
+            self.hosts = None
 
     def _verify_on(self, file: ClusterFile, plan: Plan) -> Wiring:
-        driver = self._verify(file)
-        try:
+        with ExitStack() as stack:
+            stack.callback(self.close)
+            if self._leader:
+                self.hosts = ForwardingHosts(plan, file, self._server, self._meeting, self._leader)
+            driver = self._verify(file)
+            stack.callback(driver.close)
             wiring = driver.connect(plan)
-        except BaseException:
-            driver.close()
-            raise
+            stack.pop_all()
         self._verified, self._wired = driver, file
+        if self.hosts is not None:
+            forwarded = self.hosts.addresses()
+            return replace(wiring, fabric=self.name, forwarded=forwarded).validate()
         listens = {port.server: wiring.tcp_port_of(port) for port in wiring.ports}
         spares = tuple(
             PortAddress(

@@ -18,7 +18,7 @@ from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import shaper as netns_shaper
 from torch_topoopt.fabric.netns import state as netns_state
 from torch_topoopt.fabric.netns.board_switches import board_switches
-from torch_topoopt.fabric.netns.circuit_mover import NetnsCircuitMover
+from torch_topoopt.fabric.netns.circuit_routes import NetnsRoutes
 from torch_topoopt.fabric.netns.layout import (
     LAUNCHER,
     MAX_DEGREE,
@@ -33,6 +33,7 @@ from torch_topoopt.fabric.netns.options import DEFAULT_OPTIONS
 from torch_topoopt.fabric.netns.shaper import LOSSLESS_QUEUE_S, QUEUE_S, paced_share
 from torch_topoopt.fabric.netns.switch import NetnsSwitch
 from torch_topoopt.fabric.netns.verify import verify_between
+from torch_topoopt.fabric.switches.circuit_mover import RoutedCircuitMover
 from torch_topoopt.fabric.switches.circuits import Circuit, Fence
 from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.switches.light_watch import PolledLight
@@ -180,7 +181,7 @@ class NetnsFabric:
 
     def circuit_mover(
         self, plan: Plan, switch: CircuitSwitch | None = None, *, limit_s: float | None = None
-    ) -> NetnsCircuitMover:
+    ) -> RoutedCircuitMover:
         """Moves the circuits of the wired `plan`; raises FabricError, saying why, if it cannot.
 
         `switch`: another device than the emulated one that steers the light between the ports. Its
@@ -192,14 +193,17 @@ class NetnsFabric:
                 "netns: circuits move under the connections of a job only where hosts forward by "
                 "their routes (relay: kernel, forwarding: routes)"
             )
-        timeout_s = self._options.timeout_s
-        if switch is not None:
-            limit_s = limit_s or switch.capabilities().settle_s + timeout_s
-            watch = PolledLight(switch)
-            return NetnsCircuitMover(plan, self.layout, switch, watch, limit_s=limit_s)
-        own = self.switch()
-        limit_s = limit_s or own.delay_s + timeout_s
-        return NetnsCircuitMover(plan, self.layout, own, own, limit_s=limit_s)
+        device, watch = self._device(switch)
+        degree = plan.cluster.degree
+        ports = [
+            SwitchPort(server, port, device.name, socket_name(server, port, degree))
+            for server in range(plan.cluster.servers)
+            for port in range(degree)
+        ]
+        limit_s = limit_s or device.capabilities().settle_s + self._options.timeout_s
+        routes = NetnsRoutes(plan, self.layout)
+        devices = {device.name: (device, watch)}
+        return RoutedCircuitMover(plan, devices, ports, routes, limit_s=limit_s)
 
     def spare_circuits(
         self, plan: Plan, switch: CircuitSwitch | None = None
@@ -211,9 +215,8 @@ class NetnsFabric:
         spares = self._options.spare_ports
         if not spares:
             return None
-        own, degree, servers = self.switch(), plan.cluster.degree, plan.cluster.servers
-        device: CircuitSwitch = own if switch is None else switch
-        watch: LightWatch = own if switch is None else PolledLight(switch)
+        degree, servers = plan.cluster.degree, plan.cluster.servers
+        device, watch = self._device(switch)
 
         def planned(server: int, port: int) -> SwitchPort:
             return SwitchPort(server, port, device.name, socket_name(server, port, degree))
@@ -232,6 +235,13 @@ class NetnsFabric:
         ]
         limit_s = device.capabilities().settle_s + self._options.timeout_s
         return SpareCircuits({device.name: (device, watch)}, cables, free, limit_s=limit_s)
+
+    def _device(self, other: CircuitSwitch | None) -> tuple[CircuitSwitch, LightWatch]:
+        """The emulated switch, or the `other` device that steers the light instead."""
+        if other is not None:
+            return other, PolledLight(other)
+        own = self.switch()
+        return own, own
 
     def _set_circuits(self, plan: Plan) -> None:
         if self._options.switch_delay_s is None:

@@ -36,21 +36,13 @@ class Hop:
         return self.link.source != self.source
 
 
-def chosen_routes(plan: Plan) -> dict[tuple[int, int], tuple[int, ...]]:
-    """(source, target) -> the servers that the kernel's route visits, both ends included."""
-    return {
-        pair: max(routes, key=lambda route: route.weight).servers
-        for pair, routes in plan.network.routes_by_pair().items()
-    }
-
-
 def hops_by_server(plan: Plan) -> dict[int, list[Hop]]:
     """Server -> its hops; between two servers the first link is used."""
     links: dict[tuple[int, int], Link] = {}
     for link in plan.network.links:
         links.setdefault((link.source, link.target), link)
     hops: dict[int, list[Hop]] = {server: [] for server in range(plan.cluster.servers)}
-    for (source, target), servers in chosen_routes(plan).items():
+    for (source, target), servers in plan.network.heaviest_routes().items():
         for here, there in pairwise(servers):
             hops[here].append(Hop(source, target, links[here, there]))
     return hops

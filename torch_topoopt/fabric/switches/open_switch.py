@@ -27,6 +27,8 @@ DRIVERS = {
     "memory": "memory_switch",
 }
 
+_DUPLEX = frozenset({"telescent", "manual"})
+
 # kind -> libraries that only the extra `ocs` installs
 LIBRARIES = {"telescent": ("paramiko",)}
 
@@ -54,6 +56,11 @@ def open_switch(entry: SwitchEntry) -> CircuitSwitch:
     module = importlib.import_module(f"torch_topoopt.fabric.switches.{DRIVERS[entry.kind]}")
     switch: CircuitSwitch = module.from_entry(entry)
     return switch
+
+
+def is_duplex(entry: SwitchEntry) -> bool:
+    """Whether its circuits lead both ways, by its kind: without a connection."""
+    return entry.kind in _DUPLEX or entry.options.get("duplex") is True
 
 
 def read_options(entry: SwitchEntry, known: dict[str, type]) -> dict[str, Any]:

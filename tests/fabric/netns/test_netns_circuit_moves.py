@@ -16,14 +16,15 @@ from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
 from torch_topoopt.fabric.netns.layout import port_interface, socket_interface, socket_name
 from torch_topoopt.fabric.netns.options import NetnsOptions
+from torch_topoopt.fabric.netns.switch import NetnsSwitch
 from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from torch_topoopt.fabric.netns.circuit_mover import NetnsCircuitMover
     from torch_topoopt.fabric.netns.filters import Rule
+    from torch_topoopt.fabric.switches.circuit_mover import RoutedCircuitMover
 
 SERVERS, DEGREE = 5, 2
 SIZE_BYTES = 200_000
@@ -79,7 +80,7 @@ class Wired:
 @pytest.fixture
 def wired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Wired, NetnsCircuitMover]]:
+) -> Iterator[tuple[Wired, RoutedCircuitMover]]:
     require_namespaces()
     own_state(tmp_path, monkeypatch)
     plan = make_plan(SERVERS, DEGREE)
@@ -113,7 +114,7 @@ def check_direct(wired: Wired, shifts: tuple[int, ...]) -> None:
 
 
 def test_connections_that_stay_open_follow_the_circuits(
-    wired: tuple[Wired, NetnsCircuitMover],
+    wired: tuple[Wired, RoutedCircuitMover],
 ) -> None:
     servers, mover = wired
     numbers = [mover.prepare(targets(shifts)) for shifts in SHIFTS]
@@ -127,7 +128,7 @@ def test_connections_that_stay_open_follow_the_circuits(
 
 
 def test_every_pair_is_reached_over_relays_meanwhile(
-    wired: tuple[Wired, NetnsCircuitMover],
+    wired: tuple[Wired, RoutedCircuitMover],
 ) -> None:
     servers, mover = wired
     mover.move([mover.prepare(targets((1, 2)))])
@@ -136,11 +137,12 @@ def test_every_pair_is_reached_over_relays_meanwhile(
 
 
 def test_a_circuit_that_stays_dark_brings_the_circuits_of_the_plan_back(
-    wired: tuple[Wired, NetnsCircuitMover], monkeypatch: pytest.MonkeyPatch
+    wired: tuple[Wired, RoutedCircuitMover], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers, mover = wired
     number = mover.prepare(targets((1, 2)))
-    switch = mover._switch
+    ((switch, _),) = mover._switches.values()
+    assert isinstance(switch, NetnsSwitch)
     add_rule = switch._add_rule
     with netns_kernel.open_route(servers.layout.switch_namespace) as route:
         (stuck,) = route.link_lookup(ifname=socket_interface(socket_name(0, 1, DEGREE)))
@@ -163,7 +165,7 @@ def test_a_circuit_that_stays_dark_brings_the_circuits_of_the_plan_back(
     check_direct(servers, (1, 2))
 
 
-def test_topologies_that_do_not_fit_are_refused(wired: tuple[Wired, NetnsCircuitMover]) -> None:
+def test_topologies_that_do_not_fit_are_refused(wired: tuple[Wired, RoutedCircuitMover]) -> None:
     _, mover = wired
     with refused(FabricError, 2, "targets", 5):
         mover.prepare(targets((1, 2, 3)))
@@ -175,7 +177,7 @@ def test_topologies_that_do_not_fit_are_refused(wired: tuple[Wired, NetnsCircuit
 
 
 def test_groups_of_different_servers_move_one_after_the_other(
-    wired: tuple[Wired, NetnsCircuitMover],
+    wired: tuple[Wired, RoutedCircuitMover],
 ) -> None:
     servers, mover = wired
     first, second = (mover.prepare(targets((1,), group)) for group in ((1, 3), (0, 2, 4)))
