@@ -90,7 +90,7 @@ def rank_routes(
     expanded = []
     for pair, routes in (own | routed).items():
         if parallel:
-            routes = [copy for route in routes for copy in _copies(route, parallel)]
+            routes = tuple(copy for route in routes for copy in _copies(route, parallel))
         own_links = (layout.leaders[pair[0]], layout.leaders[pair[1]])
         for source in layout.ranks_of[pair[0]]:
             for target in layout.ranks_of[pair[1]]:
