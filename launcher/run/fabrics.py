@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.driver import FabricDriver
     from torch_topoopt.plan import Plan
+    from torch_topoopt.sim.script_iteration import LinkPacing
 
 FABRICS = ("loopback", "netns")
 # Where circuits move, acknowledgements share links with many others, so there are fewer of them.
@@ -141,14 +142,24 @@ def payload_share(fabric: str, relay: str, switch_delay_s: float | None) -> floa
     return netns_shaper.paced_share(_mtu(relay, switch_delay_s))
 
 
-def burst_bytes(fabric: str, gbps: float | None) -> float:
-    """The bytes that an emulated link of that rate carries at once after a pause.
+def link_pacing(
+    fabric: str, relay: str, switch_delay_s: float | None, gbps: float | None
+) -> LinkPacing:
+    """The early bytes of an emulated link of that rate.
 
-    Linux paces a socket from the second write on, whose delay a pause halves.
+    On loopback, Linux paces a socket from the second write on, whose delay a pause halves.
     """
-    if fabric != "loopback" or gbps is None:
-        return 0.0
-    return 1.5 * unsent_bytes_at(gbps)
+    from torch_topoopt.sim.script_iteration import EVEN_PACING, SEGMENT_BYTES, LinkPacing
+
+    if gbps is None or fabric not in ("loopback", "netns"):
+        return EVEN_PACING
+    unsent_bytes = unsent_bytes_at(gbps)
+    if fabric == "loopback":
+        return LinkPacing(1.5 * unsent_bytes)
+    from torch_topoopt.fabric.netns import shaper as netns_shaper
+
+    burst_bytes = netns_shaper.burst_payload_bytes(gbps, _mtu(relay, switch_delay_s))
+    return LinkPacing(burst_bytes, min(unsent_bytes, SEGMENT_BYTES))
 
 
 def _mtu(relay: str, switch_delay_s: float | None) -> int:

@@ -141,7 +141,9 @@ def priced_by_steps(
             payload_share=fabrics.payload_share(
                 options.fabric, options.relay, options.switch_delay_s
             ),
-            burst_bytes=fabrics.burst_bytes(options.fabric, options.gbps),
+            pacing=fabrics.link_pacing(
+                options.fabric, options.relay, options.switch_delay_s, options.gbps
+            ),
             algorithm=os.environ.get("TOPOOPT_ALGORITHM", "auto"),
         )
     except (ScriptError, DocumentError) as error:

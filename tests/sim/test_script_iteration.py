@@ -12,7 +12,13 @@ from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.profile.script import CollectiveCall
 from torch_topoopt.profile.script.step_events import CallWait, Computation
 from torch_topoopt.sim.collective_costs import IdealSwitchCosts, NetworkCosts
-from torch_topoopt.sim.script_iteration import OWN_PROCESSORS, Processors, script_iteration
+from torch_topoopt.sim.script_iteration import (
+    EVEN_PACING,
+    OWN_PROCESSORS,
+    LinkPacing,
+    Processors,
+    script_iteration,
+)
 from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
@@ -45,13 +51,11 @@ def estimate(
     *events: Sequence[StepEvent],
     cluster: Cluster = CLUSTER,
     processors: Processors = OWN_PROCESSORS,
-    burst_bytes: float = 0.0,
+    pacing: LinkPacing = EVEN_PACING,
 ) -> IterationEstimate:
     network = network_of(cluster)
     costs = NetworkCosts(cluster, network, COST)
-    return script_iteration(
-        cluster, network, costs, events, processors=processors, burst_bytes=burst_bytes
-    )
+    return script_iteration(cluster, network, costs, events, processors=processors, pacing=pacing)
 
 
 @pytest.mark.parametrize(
@@ -204,14 +208,44 @@ def messages(pause_s: float) -> list[list[StepEvent]]:
 )
 def test_the_first_bytes_after_a_pause_take_no_time(pause_s: float, seconds: float) -> None:
     slow = messages(pause_s)
-    found = estimate(*slow, burst_bytes=MB)
+    found = estimate(*slow, pacing=LinkPacing(MB))
     assert found.iteration_s == pytest.approx(seconds, rel=1e-5)
     assert found.link_bytes == estimate(*slow).link_bytes
 
 
+PARTS = LinkPacing(0.9 * MB, 0.8 * MB)
+
+
+@pytest.mark.parametrize(
+    ("pause_s", "seconds"),
+    [
+        # both messages leave in parts of 0.8 MB, the last of which takes no time; the second part
+        # of a message waits for 0.4 s less after a pause, and the next message for the last part
+        (0.0, (2 - 0.4 - 0.4) + (3 - 0.6 + 0.4)),
+        (4.0, 4 + (3 - 0.6 - 0.3)),  # at most 0.9 MB are early
+        (1.5, 1.5 + (3 - 0.6 + 0.1)),  # the link's rate allows more after 1.6 s
+        (1.8, 1.8 + (3 - 0.6 - 0.2)),
+    ],
+)
+def test_the_last_part_of_a_message_takes_no_time(pause_s: float, seconds: float) -> None:
+    slow = messages(pause_s)
+    found = estimate(*slow, pacing=PARTS)
+    assert found.iteration_s == pytest.approx(seconds, rel=1e-3)
+    assert found.link_bytes == estimate(*slow).link_bytes
+
+
+@pytest.mark.parametrize(("size_mb", "early_mb"), [(8, 0.6), (6.4, 0.8), (2, 0.75)])
+def test_the_last_part_of_a_collective_takes_no_time(size_mb: float, early_mb: float) -> None:
+    """Each link carries 3/8 of it."""
+    size_bytes = round(size_mb * MB)
+    steps = [[call(r, "AllGather", size_bytes, range(4)), CallWait(0)] for r in range(4)]
+    seconds = size_mb * 3 / 8 - early_mb
+    assert estimate(*steps, pacing=PARTS).iteration_s == pytest.approx(seconds, abs=1e-5)
+
+
 def test_collectives_have_no_burst() -> None:
     steps = [[call(r, "AllGather", 8 * MB, range(4)), CallWait(0)] for r in range(4)]
-    assert estimate(*steps, burst_bytes=MB).iteration_s == pytest.approx(3)
+    assert estimate(*steps, pacing=LinkPacing(MB)).iteration_s == pytest.approx(3)
 
 
 def test_a_switch_that_never_blocks_gives_all_ports_to_every_rank() -> None:

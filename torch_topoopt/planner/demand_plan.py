@@ -21,7 +21,11 @@ from torch_topoopt.profile.script import demand_of, on_servers, rooted_demands
 from torch_topoopt.sim import complete_groups
 from torch_topoopt.sim.collective_costs import EMULATED_COST, IdealSwitchCosts, NetworkCosts
 from torch_topoopt.sim.demand_seconds import fastest_for
-from torch_topoopt.sim.script_iteration import emulated_processors, script_iteration
+from torch_topoopt.sim.script_iteration import (
+    EVEN_PACING,
+    emulated_processors,
+    script_iteration,
+)
 from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.single_ring import single_ring
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from torch_topoopt.profile.script.step_timing import StepTiming
     from torch_topoopt.sim import IterationEstimate
     from torch_topoopt.sim.collective_costs import CollectiveCosts
+    from torch_topoopt.sim.script_iteration import LinkPacing
     from torch_topoopt.user_functions import UserFunction
 
 
@@ -149,14 +154,13 @@ def with_script_times(
     timing: StepTiming,
     *,
     payload_share: float = 1.0,
-    burst_bytes: float = 0.0,
+    pacing: LinkPacing = EVEN_PACING,
     algorithm: str = "auto",
 ) -> Plan:
     """`plan` with the predicted times of an iteration of the script that was timed.
 
-    Links carry `payload_share` of their rate, and after a pause up to `burst_bytes` at once.
-    Collectives take `algorithm` where they can. Raises DocumentError for a script whose messages
-    have unknown senders.
+    Links carry `payload_share` of their rate. Collectives take `algorithm` where they can. Raises
+    DocumentError for a script whose messages have unknown senders.
     """
     cluster, network = plan.cluster, plan.network
     model = plan.cost_model or EMULATED_COST
@@ -169,7 +173,7 @@ def with_script_times(
             timing.events,
             processors=emulated_processors(timing.ranks_at_once),
             payload_share=payload_share,
-            burst_bytes=burst_bytes,
+            pacing=pacing,
         )
 
     here = iteration(network, NetworkCosts(cluster, network, model, algorithm))

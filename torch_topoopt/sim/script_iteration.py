@@ -36,8 +36,9 @@ _PRICED: Mapping[Operation, Priced] = {
 }
 _BARRIER_BYTES = 8
 _LEAST_BYTES = 1.0  # of a flow
-_BURST_ROUNDS = 3  # a burst changes the pauses of later ones
-_SEGMENT_BYTES = 64 << 10  # Linux sends so many at a time; half of them are on their way
+_MOST_ROUNDS = 12  # of simulations: an early byte changes the pauses of later messages
+_SETTLED = 1e-3  # relative change of the iteration's time
+SEGMENT_BYTES = 64 << 10  # Linux sends so many at a time; half of them are on their way
 
 
 class Processors(NamedTuple):
@@ -55,6 +56,40 @@ class Processors(NamedTuple):
 OWN_PROCESSORS = Processors()  # of every rank
 
 
+class LinkPacing(NamedTuple):
+    """The bytes that an emulated link carries before its rate allows them, at most `burst_bytes`.
+
+    The kernel hands over the bytes of a connection in parts of `part_bytes`, each at once, and the
+    next one when the rate allows it. So the last part takes no time. After a pause, the second part
+    waits half as long, except in collectives: acknowledgements of the other direction, which begins
+    at the same time, end the pause. Without parts, messages have their burst after a pause, and
+    collectives none.
+    """
+
+    burst_bytes: float = 0.0
+    part_bytes: float = 0.0
+
+    def early_bytes(self, size_bytes: float, pause_bytes: float, *, is_message: bool) -> float:
+        """The early bytes of a flow that begins after a pause, in which the link could have carried
+        `pause_bytes`; negative: the link still waits for the flow before."""
+        pause_bytes, owed_bytes = max(0.0, pause_bytes), max(0.0, -pause_bytes)
+        if not self.part_bytes:
+            return min(size_bytes, self.burst_bytes, pause_bytes) if is_message else 0.0
+        early_bytes = self.last_part_bytes(size_bytes)
+        if is_message and size_bytes > self.part_bytes:
+            early_bytes += min(self.part_bytes / 2, pause_bytes)
+        return min(self.burst_bytes, early_bytes) - owed_bytes
+
+    def last_part_bytes(self, size_bytes: float) -> float:
+        """At most `part_bytes`; 0 without parts."""
+        if not self.part_bytes:
+            return 0.0
+        return size_bytes - (math.ceil(size_bytes / self.part_bytes) - 1) * self.part_bytes
+
+
+EVEN_PACING = LinkPacing()
+
+
 def emulated_processors(at_once: float) -> Processors:
     """Those of one machine whose ranks are joined by TCP: examples/llama.py on emulated servers,
     measured against its steps without messages."""
@@ -69,27 +104,33 @@ def script_iteration(
     *,
     processors: Processors = OWN_PROCESSORS,
     payload_share: float = 1.0,
-    burst_bytes: float = 0.0,
+    pacing: LinkPacing = EVEN_PACING,
 ) -> IterationEstimate:
     """Simulates the ranks, whose typical steps are `events`, on the links of `network`.
 
     None is a network whose messages take no time but that in `costs`. Links carry `payload_share`
-    of their rate, and after a pause up to `burst_bytes` at once. A collective begins when all its
-    ranks have called it, and after earlier ones of its group.
+    of their rate. A collective begins when all its ranks have called it, and after earlier ones of
+    its group.
     """
-    bursts: dict[int, float] = {}
+    early_bytes: dict[int, float] = {}
     estimates: list[IterationEstimate] = []
-    for _ in range(_BURST_ROUNDS if burst_bytes else 1):
+    for _ in range(_MOST_ROUNDS if pacing.burst_bytes else 1):
         program = _ScriptProgram(cluster, network, costs, payload_share, len(events), processors)
-        program.bursts = bursts
+        program.early_bytes = early_bytes
         for rank, of_rank in enumerate(events):
             program.add_rank(rank, of_rank)
         result = run_program(program.core)
-        bursts = program.bursts_of(result, burst_bytes)
+        early_bytes = program.early_bytes_of(result, pacing)
         link_bytes = tuple(round(size) for size in result.link_bytes)
         busiest_s = float(result.device_busy_s[: len(events)].max(initial=0.0))
         estimates.append(IterationEstimate(result.completion_s, busiest_s, link_bytes))
+        if len(estimates) > 1 and _settled(estimates[-2], estimates[-1]):
+            break
     return replace(estimates[-1], link_bytes=estimates[0].link_bytes)
+
+
+def _settled(before: IterationEstimate, after: IterationEstimate) -> bool:
+    return abs(after.iteration_s - before.iteration_s) <= _SETTLED * before.iteration_s
 
 
 class _ScriptProgram:
@@ -111,9 +152,10 @@ class _ScriptProgram:
         self._per_server = cluster.accelerators_per_server
         self._network = network
         self._costs = costs
-        self._in_kernel_bytes = unsent_bytes_at(cluster.link_gbps) + _SEGMENT_BYTES // 2
-        self.bursts: dict[int, float] = {}  # bytes of messages that take no time, by flow
+        self._in_kernel_bytes = unsent_bytes_at(cluster.link_gbps) + SEGMENT_BYTES // 2
+        self.early_bytes: dict[int, float] = {}  # by flow: bytes that take no time, below 0: more
         self._flows: list[tuple[int, bool]] = []  # their tasks, and whether they are messages
+        self._begins: dict[int, int] = {}  # flow of the end of a message -> that of its begin
         self._paths: dict[Pair, list[WeightedLinks]] = {}
         self._linked = {(link.source, link.target) for link in network.links} if network else set()
         self._called: dict[object, int] = defaultdict(int)  # by rank and channel
@@ -162,8 +204,13 @@ class _ScriptProgram:
         self.core.add_dependency(before, first)
         in_kernel = min(self._in_kernel_bytes, call.size_bytes)
         written = self._then(first, self.core.add_delay(0.0))
+        begin = len(self._flows)
         self._add_messages({ends: float(call.size_bytes - in_kernel)}, first, written)
+        middle = len(self._flows)
         self._add_messages({ends: float(in_kernel)}, written, end)
+        self._begins.update(
+            zip(range(middle, len(self._flows)), range(begin, middle), strict=False)
+        )
         return written
 
     def _add_collective(self, before: int, call: CollectiveCall) -> int:
@@ -227,7 +274,9 @@ class _ScriptProgram:
         for pair, size in cost.messages.items():
             source, target = (server * self._per_server for server in pair)
             for links, weight in self._paths_of(pair):
-                left = max(_LEAST_BYTES, size * weight - self.bursts.get(len(self._flows), 0.0))
+                left = max(
+                    _LEAST_BYTES, size * weight - self.early_bytes.get(len(self._flows), 0.0)
+                )
                 flow = self.core.add_flow(source, target, left, links)
                 self._flows.append((flow, is_message))
                 self.core.add_dependency(first, flow)
@@ -235,24 +284,34 @@ class _ScriptProgram:
         latency = self._then(arrived, self.core.add_delay(cost.latency_s))
         self.core.add_dependency(latency, end)
 
-    def bursts_of(self, result: FlowsResult, burst_bytes: float) -> dict[int, float]:
-        """The bytes of each message that its links carry at once, because they paused before.
-        Collectives have no such bytes: their steps wait for those of the slowest rank."""
-        links = self.core.links
-        bursts: dict[int, float] = {}
-        free_s: dict[int, float] = defaultdict(lambda: -math.inf)  # by link
+    def early_bytes_of(self, result: FlowsResult, pacing: LinkPacing) -> dict[int, float]:
+        """The early bytes of each flow, none while others are on its links."""
+        found: dict[int, float] = {}
+        begun: dict[int, tuple[float, float]] = {}  # bytes of a flow, and of the pause before it
+        ended_s: dict[int, float] = defaultdict(lambda: -math.inf)  # by link
+        free_s: dict[int, float] = defaultdict(lambda: -math.inf)  # when the rate allows more
         order = sorted(range(len(self._flows)), key=lambda i: result.start_s[self._flows[i][0]])
         for number in order:
             task, is_message = self._flows[number]
             flow = self.core.flow(task)
-            size_bytes = flow.size_bytes + self.bursts.get(number, 0.0)
-            paused_s = max(0.0, result.start_s[task] - max(free_s[link] for link in flow.links))
-            bytes_per_s = min(links[link].bits_per_s for link in flow.links) / 8
-            if is_message:
-                bursts[number] = min(size_bytes, burst_bytes, paused_s * bytes_per_s)
+            size_bytes = flow.size_bytes + self.early_bytes.get(number, 0.0)
+            bytes_per_s = min(self.core.links[link].bits_per_s for link in flow.links) / 8
+            start_s, end_s = result.start_s[task], result.finish_s[task]
+            if start_s >= max(ended_s[link] for link in flow.links):
+                pause_s = start_s - max(free_s[link] for link in flow.links)
+                before_bytes, pause_bytes = begun.get(
+                    self._begins.get(number, number), (0.0, pause_s * bytes_per_s)
+                )
+                size_bytes += before_bytes
+                begun[number] = size_bytes, pause_bytes
+                found[number] = pacing.early_bytes(size_bytes, pause_bytes, is_message=is_message)
+                if before_bytes:
+                    found[number] -= found[self._begins[number]]
+            last_bytes = min(pacing.burst_bytes, pacing.last_part_bytes(size_bytes))
             for link in flow.links:
-                free_s[link] = max(free_s[link], result.finish_s[task])
-        return bursts
+                ended_s[link] = max(ended_s[link], end_s)
+                free_s[link] = max(free_s[link], end_s + last_bytes / bytes_per_s)
+        return found
 
     def _paths_of(self, pair: Pair) -> list[WeightedLinks]:
         if pair not in self._paths:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.refusals import named
 
+from torch_topoopt.fabric.netns.shaper import goodput_share
 from torch_topoopt.launcher.run import fabrics
 from torch_topoopt.links.sockets import unsent_bytes_at
 from torch_topoopt.op_graph import DEFAULT_BUCKETS, GradientBuckets, OpGraph
 from torch_topoopt.plan import Plan
+from torch_topoopt.sim.script_iteration import EVEN_PACING, SEGMENT_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,7 +121,12 @@ def test_a_script_that_shards_its_model_is_predicted_from_its_own_calls(
         assert found["iterations"]["predicted_s"] is None
 
 
-def test_only_paced_loopback_links_carry_bursts() -> None:
-    assert fabrics.burst_bytes("loopback", 0.05) == pytest.approx(1.5 * unsent_bytes_at(0.05))
-    assert fabrics.burst_bytes("loopback", None) == 0
-    assert fabrics.burst_bytes("netns", 0.05) == 0
+def test_emulated_links_carry_early_bytes_as_they_are_limited() -> None:
+    unsent_bytes = unsent_bytes_at(0.05)
+    assert fabrics.link_pacing("loopback", "user", None, 0.05) == (1.5 * unsent_bytes, 0)
+    burst_bytes, part_bytes = fabrics.link_pacing("netns", "user", None, 0.05)
+    assert part_bytes == unsent_bytes
+    assert burst_bytes == pytest.approx(0.004 * 50e6 / 8 * goodput_share(1500))
+    assert fabrics.link_pacing("netns", "user", None, 1.0).part_bytes == SEGMENT_BYTES
+    for fabric in fabrics.FABRICS:
+        assert fabrics.link_pacing(fabric, "user", None, None) == EVEN_PACING

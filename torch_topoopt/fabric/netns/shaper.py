@@ -46,6 +46,11 @@ def paced_share(mtu: int, ways_back: int = 1) -> float:
     return (mtu - TCP_HEADERS_BYTES) / (mtu + FRAME_HEADER_BYTES + acknowledgement_bytes)
 
 
+def burst_payload_bytes(gbps: float, mtu: int) -> float:
+    """The payload that a limited interface sends at once after a pause."""
+    return goodput_share(mtu) * _burst_bytes(gbps * BYTES_PER_GBPS, mtu)
+
+
 def check_rate(gbps: float) -> None:
     """Raises FabricError for a rate that a queueing discipline cannot hold."""
     if gbps > _MAX_GBPS:
