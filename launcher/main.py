@@ -228,12 +228,12 @@ def _verbs_by_group() -> str:
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
-    if not arguments or list(arguments) in (["-h"], ["--help"], ["help"]):
-        print(_HELP.format(verbs=_verbs_by_group()))
-        return OK if arguments else BAD_INPUT
-    verb, *rest = arguments
+    verb, *rest = arguments or ["--help"]
     if verb == "help":
         verb, *rest = [*rest, "--help"]
+    if verb in ("-h", "--help"):
+        print(_HELP.format(verbs=_verbs_by_group()))
+        return OK if arguments else BAD_INPUT
     if verb in ("-V", "--version"):
         from torch_topoopt.runtime.versions import versions_text
 

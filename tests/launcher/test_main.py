@@ -26,8 +26,9 @@ def test_the_readme_has_the_groups_of_the_help() -> None:
 
 
 def test_help_explains_a_verb_or_a_sub_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["help"]) == 0
-    assert capsys.readouterr().out.startswith("usage: topoopt VERB")
+    for words in (["help"], ["help", "--help"], ["--help"]):
+        assert main(words) == 0
+        assert capsys.readouterr().out.startswith("usage: topoopt VERB")
     for about in ("report", "fabric list"):
         with pytest.raises(SystemExit) as ended:
             main(["help", *about.split()])
