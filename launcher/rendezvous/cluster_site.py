@@ -322,7 +322,7 @@ class ClusterSite:
             )
         if apart:
             parts.append(f"no cable or switch joins {', '.join(apart)} with {whole.name}")
-        parts.append(f"--nnodes asks for {whole.least} servers at least, of which {len(members)}")
+        parts.append(f"--nnodes needs at least {whole.least} servers, of which {len(members)}")
         return "; ".join(parts) + " are there"
 
     def _enter(self, attempt: int, members: Sequence[int]) -> None:

@@ -99,12 +99,12 @@ def check(
     if plan is not None and arguments.cluster:
         raise InputError(
             f"nnodes: {least}:{most}: {arguments.plan} is for {most} servers; leave --plan out, so "
-            "that it is planned anew for fewer"
+            "that it is planned again for fewer"
         )
     if plan is not None and not plan.is_data_parallel:
         raise InputError(
             f"nnodes: {least}:{most}: the strategy of {arguments.plan} is for {most} servers, and "
-            "not for fewer; leave --plan out, so that it is planned anew"
+            "not for fewer; leave --plan out, so that it is planned again"
         )
     if choice.strategy is not None:
         raise InputError(
