@@ -44,7 +44,14 @@ FLOORS: dict[str, frozenset[str]] = {
 # The extensions are below all floors. An OpGraph is read and written by the codec of the Plan; the
 # verbs of tools use the options and the output of the launcher, which names their modules only.
 BELOW = frozenset({"_backend", "_core"})
-SIDEWAYS = frozenset({("op_graph", "plan"), ("tools", "launcher"), ("ray_train", "launcher")})
+SIDEWAYS = frozenset(
+    {
+        ("__main__", "launcher"),
+        ("op_graph", "plan"),
+        ("ray_train", "launcher"),
+        ("tools", "launcher"),
+    }
+)
 
 
 def modules() -> dict[str, Path]:

@@ -165,12 +165,13 @@ def _saved_graph(
     graph = load(OpGraph, model)
     if batch_size is None:
         return graph
-    _check_shared_evenly(batch_size, accelerators)
+    check_shared_evenly(batch_size, accelerators)
     with input_errors():
         return with_batch_size(graph, batch_size)
 
 
-def _check_shared_evenly(batch_size: int, accelerators: int) -> None:
+def check_shared_evenly(batch_size: int, accelerators: int) -> None:
+    """Raises InputError unless the samples of an iteration have equal parts."""
     if batch_size % accelerators and accelerators % batch_size:
         raise InputError(
             f"batch-size: {batch_size} samples cannot be shared evenly by {accelerators} "
@@ -201,7 +202,7 @@ def load_model(
     from torch_topoopt.profile.tracing import batch_size_of, positional_and_keyword
 
     if batch_size is not None:
-        _check_shared_evenly(batch_size, accelerators)
+        check_shared_evenly(batch_size, accelerators)
     if is_script_without_model(model):
         raise InputError(
             f"model: {model} has no build_model(), so there is no model to profile; of such a "

@@ -19,9 +19,10 @@ class InputError(Exception):
 
 
 @contextmanager
-def input_errors() -> Iterator[None]:
-    """Converts a ValueError of the library, which names the input, to an InputError."""
+def input_errors(option: str = "") -> Iterator[None]:
+    """Converts a ValueError of the library to an InputError, whose message begins with `option`
+    unless the library names the input."""
     try:
         yield
     except ValueError as error:
-        raise InputError(str(error)) from None
+        raise InputError(f"{option}: {error}" if option else str(error)) from None

@@ -27,7 +27,7 @@ class Verb(NamedTuple):
 VERB_GROUPS = {
     "train": {
         "run": Verb("profile, plan, wire and train: a drop-in for torchrun", "launcher.run.run"),
-        "join": Verb("one more emulated server comes to a running job", "launcher.run.join"),
+        "join": Verb("adds one emulated server to a running job", "launcher.run.join"),
         "demo": Verb(
             "an example trained on four emulated servers: a first look", "launcher.run.demo"
         ),
@@ -117,7 +117,7 @@ VERB_GROUPS = {
         "allocate": Verb("boards of a HammingMesh for jobs", "launcher.plan.allocate"),
         "assign": Verb("paths for flows through a leaf-spine network", "launcher.plan.assign"),
         "controller": Verb(
-            "tells the hosts of a switched network which path each flow takes",
+            "assigns the paths of the flows in a network of switches",
             "launcher.fabric.controller",
         ),
         "probe": Verb(
@@ -228,12 +228,12 @@ def _verbs_by_group() -> str:
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
-    if not arguments or list(arguments) in (["-h"], ["--help"], ["help"]):
-        print(_HELP.format(verbs=_verbs_by_group()))
-        return OK if arguments else BAD_INPUT
-    verb, *rest = arguments
+    verb, *rest = arguments or ["--help"]
     if verb == "help":
         verb, *rest = [*rest, "--help"]
+    if verb in ("-h", "--help"):
+        print(_HELP.format(verbs=_verbs_by_group()))
+        return OK if arguments else BAD_INPUT
     if verb in ("-V", "--version"):
         from torch_topoopt.runtime.versions import versions_text
 

@@ -84,7 +84,7 @@ def main(argv: list[str]) -> int:
     if arguments.run_dir is not None and arguments.compare is not None:
         options.error("give a run folder or a plan, or --compare and two of them")
     if arguments.compare is None and arguments.output is not None:
-        options.error("-o is the page of --compare; that of a run or a plan stands beside it")
+        options.error("-o is for --compare; the page of a run or a plan is written next to it")
     if arguments.compare is not None and arguments.plots is not None:
         options.error("--plots draws one run or plan; leave out --compare")
     terminal = console.Terminal(json_output=arguments.json)

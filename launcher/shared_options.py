@@ -435,4 +435,4 @@ def refuse_beside_cluster_file(arguments: argparse.Namespace) -> None:
     for name in CLUSTER:
         value = getattr(arguments, name.replace("-", "_"))
         if value is not None and value is not False:
-            raise InputError(f"{name}: the cluster file says it; leave --{name} out")
+            raise InputError(f"{name}: is in the cluster file; leave --{name} out")

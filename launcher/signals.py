@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_KILL_S = 10.0  # for killed ranks to end
 
 
 class Interrupted(BaseException):
@@ -148,9 +149,9 @@ def children() -> list[int]:
     return found
 
 
-def kill_children(spared: Collection[int] = (), limit_s: float = 10.0) -> None:
+def kill_children(spared: Collection[int] = ()) -> None:
     """Kills the remaining ranks, with their process groups, and waits until they are gone."""
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + _KILL_S
     for pid in children():
         if pid in spared:
             continue

@@ -1,5 +1,7 @@
-"""`python -m torch_topoopt`: the versions of torch_topoopt, torch, Python and the build."""
+"""`python -m torch_topoopt`: the command `topoopt`."""
 
-from torch_topoopt.runtime.versions import versions_text
+import sys
 
-print(versions_text())
+from torch_topoopt.launcher.main import main
+
+sys.exit(main())

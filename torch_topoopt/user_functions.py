@@ -92,7 +92,7 @@ def load_module(field: str, path: Path) -> ModuleType:
         raise UserFunctionError(f"{field}: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses of the file look up their module there
-    with user_code(field, f"importing {path} (put what must not run then under __main__)", path):
+    with user_code(field, f"importing {path}, without its code under __main__,", path):
         spec.loader.exec_module(module)
     return module
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph, SplitDimension
     from torch_topoopt.plan import Cluster, Demand, Placement
     from torch_topoopt.search.strategies import Strategy
-    from torch_topoopt.topology.find_network import Mode
 
 Alone = tuple[np.ndarray, dict[tuple[int, ...], float]]  # seconds per byte: pairs, groups
 _ROUNDING = 1e-9  # of a bound, which adds the same numbers in another order than a simulator
@@ -61,7 +60,6 @@ def optimum_of(
     cluster: Cluster,
     *,
     dimensions: Collection[SplitDimension] = (),
-    modes: Sequence[Mode] = ("paper",),
     at_most_s: float = math.inf,
     also: Iterable[Network] = (),
 ) -> Optimum:
@@ -78,7 +76,7 @@ def optimum_of(
     if not promising:
         raise ValueError(f"at_most_s: nothing is as fast as {at_most_s:g} s")
     demands = [demand(graph, strategy, cluster.servers) for strategy in promising]
-    made = (find_network(cluster, d, mode=m) for m in modes for d in dict.fromkeys(demands))
+    made = (find_network(cluster, d, mode="paper") for d in dict.fromkeys(demands))
     loads = LinkLoads(cluster, demands)
     networks = list(in_any_order(cluster, itertools.chain(also, made)))
     seconds_per_byte = [loads.seconds_per_byte(network) for network in networks]

@@ -190,13 +190,13 @@ def fat_tree_all_to_all(k: int = 8, size_bytes: int = MEGABYTE, seed: int = 1) -
     return workload
 
 
-def incast(senders: int, size_bytes: int = MEGABYTE) -> Workload:
+def incast(senders: int) -> Workload:
     """All send to host 0 through one switch."""
     workload = Workload(senders + 1, senders + 2)
     for host in range(senders + 1):
         workload.add_cable(host, senders + 1)
     for source in range(1, senders + 1):
-        workload.add_flow((source, senders + 1, 0), size_bytes)
+        workload.add_flow((source, senders + 1, 0), MEGABYTE)
     return workload
 
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _SCHEMES = ("greedy", "ecmp", "annealing", "local-search")  # always have an answer, quickly
 
 _DESCRIPTION = """\
-Serves HTTP until it is stopped: hosts report flows as they start and end, and are told the path of
-each and the source port that takes it ("Routing for Large ML Models"). Links that die move flows,
-and flows move when the most congested link gets better by it. Starts and ends are predicted, and
+Serves HTTP until it is stopped: hosts report flows as they start and end, and get the path of each
+and the source port that takes it ("Routing for Large ML Models"). Flows move if a link of their
+path fails, and where that relieves the most congested link. Starts and ends are predicted, and
 assignments for them and for failures are computed ahead. docs/guides/routes.md has the requests.
 
 NETWORK is a network file: switches, hosts and cables. The token, which every request has to show,

@@ -23,7 +23,7 @@ _DESCRIPTION = """\
 Prints the environment in which stock NCCL runs on the cables of a plan, through the network plugin
 of torch_topoopt, for people who start ranks themselves (mpirun, Slurm, containers, vLLM, SGLang).
 With --output, and --cluster or --wiring, it also writes the file that the plugin reads: cables,
-routes and secrets of one job. Write it anew for each job, copy it to every host, and let nobody
+routes and secrets of one job. Write a new file for each job, copy it to every host, and let nobody
 else read it.
 
 Ranks are numbered so that NCCL's ring, 0, 1, 2, ..., is a ring of cables; --rank says on which

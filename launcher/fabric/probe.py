@@ -27,7 +27,7 @@ that are to be made, with a time to live that ends at one switch after the other
 with which switches answer. Needs the right to open raw sockets (root, or CAP_NET_RAW).
 
 With --controller it is reported to `topoopt controller`, which assigns paths by it. After a cable
-has died or come back, switches hash anew: probe again."""
+has died or come back, switches hash differently: probe again."""
 
 _EXAMPLES = """\
   topoopt probe --network network.json --target-port 20000

@@ -28,7 +28,7 @@ schemes:
   ruin-recreate  the best of that and of searches that know all jobs, with the same --transpose,
                  --aspect and --locality; never fewer boards
 
-FILE is a JSON list of jobs: {"name": "a", "shape": "2x4"} asks for 2 rows x 4 columns of boards,
+FILE is a JSON list of jobs: {"name": "a", "shape": "2x4"} requests 2 rows x 4 columns of boards,
 {"name": "b", "boards": 9} for 9, as square as they can be; "rows": [0, 1], "columns": [0, 1, 2, 5]
 in addition says that the job runs there, as the output of --json does. LIST is ROW:COLUMN of
 boards, counted from 0, with commas."""
@@ -46,7 +46,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--boards", metavar="XxY", required=True, help="columns x rows of boards, as 16x16"
     )
-    options.add_argument("--jobs", metavar="FILE", required=True, help="who asks for boards, JSON")
+    options.add_argument("--jobs", metavar="FILE", required=True, help="jobs to place, JSON")
     options.add_argument(
         "--failed",
         type=int,

@@ -38,7 +38,7 @@ modes:
           barrier after every round
 
 A matrix is a NumPy file of shape servers x servers, bytes from each server to each, which are sent
-in chunks; --servers may be left out beside it. Further bases then: greedy, circuits for the largest
+in chunks; it makes --servers superfluous. Further bases then: greedy, circuits for the largest
 demands; permutations, over which everything goes directly.
 
 At level packet every schedule is also run in the packet simulator, each hop of a chunk as a flow of
@@ -129,8 +129,7 @@ def _add_results(options: argparse.ArgumentParser) -> None:
         "--level",
         choices=["slot", "packet"],
         default="slot",
-        help="slot: times by the slot model (default); packet: beside them those of the packet "
-        "simulator",
+        help="slot: times by the slot model (default); packet: also those of the packet simulator",
     )
     packet_options.add_options(options, seed=False, rings=False)
 

@@ -20,7 +20,7 @@ server once, and together they use every cable. An AllReduce on both, each in bo
 all four links of every server busy ("HammingMesh", section V-A2 and appendix D).
 
 There are two such cycles wherever R and C are 3 or more. A dimension of 2 has two cables between
-its servers; beside it, the other dimension must be even. Server row * C + column is in that row and
+its servers; then the other dimension must be even. Server row * C + column is in that row and
 column, counted from 0.
 
 Prints a drawing of a torus of up to 24 x 24, of which the first cycle has the heavy lines and the

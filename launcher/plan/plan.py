@@ -158,7 +158,7 @@ def main(argv: list[str]) -> int:
     choice = planning.PlanningChoice.of(
         arguments, arguments.model, layout_spaces=("all", "layouts")
     )
-    planning.check_stages(choice, cluster)
+    planning.check_counts(choice, cluster)
     try:
         with terminal.progress(f"planning {arguments.model}") as progress:
             progress(None, "profiling")
@@ -305,7 +305,7 @@ def _cluster(arguments: argparse.Namespace) -> tuple[Cluster, Network | None]:
         )
         return cluster, None
     if arguments.server_file is not None:
-        raise InputError("server-file: the cluster file says it; leave --server-file out")
+        raise InputError("server-file: is in the cluster file; leave --server-file out")
     shared_options.refuse_beside_cluster_file(arguments)
     from torch_topoopt.fabric.cluster.static_plan import cluster_of, network_of
     from torch_topoopt.fabric.cluster.switched_plan import cluster_on_switches

@@ -173,8 +173,9 @@ class PlanningChoice:
 
         assert self.layout is not None
         accelerators = cluster.servers * cluster.accelerators_per_server
-        with input_errors():
+        with input_errors("layout"):
             layouts = layouts_from(self.layout, accelerators, graph.batch_size)
+        with input_errors():
             return LayoutPlanning(graph, cluster, options).fastest_of(layouts)
 
     def _plan_pipeline(
@@ -217,19 +218,11 @@ class PlanningChoice:
 
 def _space_of_layouts(arguments: argparse.Namespace) -> Space:
     """The space layouts, with the options that it has; raises InputError for others."""
-    if getattr(arguments, "layout", None) is not None:
-        if arguments.strategy_space not in ("auto", "layouts"):
-            raise InputError("layout: --layout is for --strategy-space layouts")
-        from torch_topoopt.plan.layout import layout_fields
-
-        with input_errors():
-            layout_fields(arguments.layout)
+    if arguments.strategy_space not in ("auto", "layouts"):
+        raise InputError("layout: is only for --strategy-space layouts")
     for name in _OF_STRATEGIES:
         if getattr(arguments, name, None) is not None:
-            raise InputError(
-                f"{name.replace('_', '-')}: --{name.replace('_', '-')} is for strategies, and "
-                "the space layouts has none"
-            )
+            raise InputError(f"{name}: is only for spaces of strategies, and not for layouts")
     return "layouts"
 
 
@@ -250,7 +243,7 @@ def _precision(arguments: argparse.Namespace, space: Space, script: str | None) 
     if space == "layouts":
         return asked or precision_of(script)
     if asked is not None:
-        raise InputError("precision: --precision is for --strategy-space layouts, or --layout")
+        raise InputError("precision: is only for --layout and --strategy-space layouts")
     return "own"
 
 
@@ -258,9 +251,9 @@ def _offload(arguments: argparse.Namespace, space: Space) -> OffloadChoice:
     """Where layouts keep their state."""
     asked: OffloadChoice | None = getattr(arguments, "offload", None)
     if asked is not None and getattr(arguments, "layout", None) is not None:
-        raise InputError("offload: --layout says it, as offload=host; leave --offload out")
+        raise InputError("offload: is a part of --layout, as offload=host; leave --offload out")
     if asked is not None and space not in ("layouts", "all"):
-        raise InputError("offload: --offload is for --strategy-space layouts")
+        raise InputError("offload: is only for --strategy-space layouts and all")
     return asked or "auto"
 
 
@@ -306,7 +299,7 @@ def _check_files_and_batch(arguments: argparse.Namespace) -> None:
 def _check_pipeline(arguments: argparse.Namespace, space: Space) -> None:
     if space != "pipeline":
         if arguments.stages is not None:
-            raise InputError("stages: --stages is for --strategy-space pipeline")
+            raise InputError("stages: is only for --strategy-space pipeline")
         return
     for name in ("stages", "micro_batches"):
         value = getattr(arguments, name)
@@ -340,6 +333,20 @@ def refuse_without_model(
                 f"{name}: needs the model, and {script} has no build_model(){advice}, or leave "
                 f"--{name} out"
             )
+
+
+def check_counts(choice: PlanningChoice, cluster: Cluster) -> None:
+    """Raises InputError unless stages, a given layout and a given batch size divide the cluster's
+    servers and accelerators. A layout is checked again with the samples of the model."""
+    from torch_topoopt.plan.layout import layout_from
+
+    check_stages(choice, cluster)
+    accelerators = cluster.servers * cluster.accelerators_per_server
+    if choice.layout is not None:
+        with input_errors("layout"):
+            layout_from(choice.layout, accelerators, choice.batch_size)
+    if choice.batch_size is not None:
+        documents.check_shared_evenly(choice.batch_size, accelerators)
 
 
 def check_stages(choice: PlanningChoice, cluster: Cluster) -> None:

@@ -78,11 +78,16 @@ def check_plan(plan: Plan, path: str, model: str) -> None:
     """Raises InputError if `topoopt run` cannot execute the plan's strategy for MODEL."""
     if plan.is_data_parallel:
         return
+    if documents.is_script_without_model(model):
+        raise InputError(
+            f"{path}: strategy: is not data parallel, and {model} has no build_model() that could "
+            f"be divided; leave --plan out, or make one with `topoopt plan {model}`"
+        )
     try:
         _, program = graph_and_program(model)
     except InputError as error:
         raise InputError(
-            f"{path}: strategy: not data parallel, and how to execute it is not known: {error}"
+            f"{path}: strategy: is not data parallel, and {model} cannot be divided: {error}"
         ) from None
     given = GivenStrategy(plan.strategy, plan.micro_batches)
     check_strategy(given, program, plan.cluster, path)

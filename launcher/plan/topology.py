@@ -133,7 +133,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=float,
         metavar="COUNT",
         help="mode best: elementary operations that the search may take, as 8e9; a core does some "
-        "4e9 in a second, and routes are planned beside them (default: 6.25e7 for each server)",
+        "4e9 in a second, and routes are planned meanwhile (default: 6.25e7 for each server)",
     )
     options.add_argument("--budget", action=parser.Renamed, now="--operations (4e9 for a second)")
     topology_collectives.add_options(options)

@@ -26,8 +26,8 @@ callable that returns an nn.Module (file.py:callable), a script that has a build
 configuration of transformers (config.json), or a saved opgraph.json.
 
 With --accelerator, also what each operator takes there: an estimate by FLOPs, bytes and the kind of
-operator, or what was measured (--measure, --costs). "cpu" is this machine, measured when it is
-first asked for.
+operator, or what was measured (--measure, --costs). "cpu" is this machine, measured at the
+first use.
 
 With --world-size N, MODEL is your training script as it is (DDP, FSDP2, tensor or pipeline
 parallel): it runs as single ranks of a world of N until its optimizers have stepped twice, and its

@@ -29,7 +29,7 @@ def check(arguments: argparse.Namespace) -> None:
             raise InputError("MODEL: missing; name one, or a --from-trace FILE")
         return
     if arguments.model is not None:
-        raise InputError(f"from-trace: it stands in for MODEL; leave {arguments.model} out")
+        raise InputError(f"from-trace: replaces MODEL; leave {arguments.model} out")
     for option in ("sequence", "task"):
         if getattr(arguments, option) is not None:
             raise InputError(f"{option}: a trace has its own; leave --{option} out")

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.rendezvous.hosts_attempt import HostsAttempt
 
 _RETRY_S = 0.2  # until server 0 listens
+_TRY_S = 3.0  # for one attempt to connect to the store; torch exceeds it by a pause of about 2 s
+_GIVE_UP_S = 5.0  # for the last attempt to fail
 _LATE_S = 10.0  # more for the others, so that server 0 times out first and names the late ones
 _SHUTDOWN_S = 10.0  # for the other hosts to read everything from server 0, or its failure
 _GATHER_S = 60.0  # for the last host's ranks to end, after those of this one
@@ -336,7 +338,7 @@ class ClusterSite:
             )
         if apart:
             parts.append(f"no cable or switch joins {', '.join(apart)} with {whole.name}")
-        parts.append(f"--nnodes asks for {whole.least} servers at least, of which {len(members)}")
+        parts.append(f"--nnodes needs at least {whole.least} servers, of which {len(members)}")
         return "; ".join(parts) + " are there"
 
     def _enter(self, attempt: int, members: Sequence[int]) -> None:
@@ -460,12 +462,23 @@ def _open_store(choice: ClusterChoice, deadline: float) -> Any:
     else:
         _wait_until_listening(choice, deadline)
     left = timedelta(seconds=max(1.0, deadline - time.monotonic()))
+
+    def connect() -> Any:
+        while True:
+            limit = timedelta(seconds=min(_TRY_S, max(1.0, deadline - time.monotonic())))
+            try:
+                store = TCPStore(address, port, timeout=limit, wait_for_workers=False)
+            except DistError:
+                if time.monotonic() >= deadline:
+                    raise
+            else:
+                store.set_timeout(left)
+                return store
+
     try:
         if leads:  # the elastic agent and the ranks use the same store at this port
             return rendezvous.listening_store(address, port, left)
-        return _in_time(
-            lambda: TCPStore(address, port, timeout=left, wait_for_workers=False), deadline
-        )
+        return _in_time(connect, deadline + _GIVE_UP_S)
     except TimeoutError:
         reason = f"no answer within {choice.meet_timeout_s:g} s of --meet-timeout"
     except DistError as error:
@@ -480,7 +493,8 @@ def _in_time(connect: Callable[[], Any], deadline: float) -> Any:
     """The result of `connect`; raises TimeoutError after the deadline, and signals' exceptions.
 
     torch waits in C++ for a silent store, without signals or a limit. That thread is left behind,
-    because this process ends soon.
+    because this process ends soon. An attempt that fails while the interpreter ends would abort the
+    process, so the deadline is after the end of all attempts that torch limits.
     """
     result: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
@@ -491,11 +505,13 @@ def _in_time(connect: Callable[[], Any], deadline: float) -> Any:
             result.put((None, error))
 
     with _without_stderr():
-        threading.Thread(target=run, daemon=True).start()
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
         try:
             made, error = result.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             raise TimeoutError from None
+        thread.join()
     if error is not None:
         raise error
     return made

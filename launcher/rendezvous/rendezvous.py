@@ -103,7 +103,7 @@ def listening_store(address: str, port: int, timeout: timedelta | None = None) -
             raise FabricError(f"master-addr: {address} is not an address of this machine") from None
         if error.errno == errno.EADDRINUSE:
             raise FabricError(
-                f"master-port: {port} is in use at {address}; choose another"
+                f"--master-port: {port} is in use at {address}; choose another, on all hosts"
             ) from None
         raise FabricError(f"master-port: {port} at {address}: {error.strerror}") from None
     port = listener.getsockname()[1]

@@ -53,8 +53,9 @@ def node_range(arguments: argparse.Namespace, plan: Plan | None) -> tuple[int, i
     least, colon, most = given.partition(":")
     if not (colon and least.isdecimal() and most.isdecimal()):
         raise InputError(
-            f"nnodes: {given} is not 1; the {arguments.fabric} fabric emulates all servers on this "
-            "machine: with MIN:MAX, restarts may go on with MIN of MAX emulated servers"
+            f"nnodes: {given}: all emulated servers are on this machine; say how many with "
+            "--servers, or MIN:MAX if the job may continue with fewer (for real machines: "
+            "--cluster)"
         )
     if not 1 <= int(least) <= int(most):
         raise InputError(f"nnodes: {given}: MIN is not in 1..{most}")
@@ -98,12 +99,12 @@ def check(
     if plan is not None and arguments.cluster:
         raise InputError(
             f"nnodes: {least}:{most}: {arguments.plan} is for {most} servers; leave --plan out, so "
-            "that it is planned anew for fewer"
+            "that it is planned again for fewer"
         )
     if plan is not None and not plan.is_data_parallel:
         raise InputError(
             f"nnodes: {least}:{most}: the strategy of {arguments.plan} is for {most} servers, and "
-            "not for fewer; leave --plan out, so that it is planned anew"
+            "not for fewer; leave --plan out, so that it is planned again"
         )
     if choice.strategy is not None:
         raise InputError(

@@ -51,9 +51,9 @@ def add_options(group: argparse._ActionsContainer) -> None:
         "--relay",
         choices=["user", "kernel"],
         default="user",
-        help="who passes on what is for a server without a link: the ranks between, along all "
-        "planned routes (default), or the kernels of the hosts, along the heaviest: of netns, or, "
-        "as root, of a --cluster with switches",
+        help="what forwards between servers without a link: the ranks in between, along all "
+        "planned routes (default), or the kernels of their hosts, along the heaviest: of netns, "
+        "or, as root, of a --cluster with switches",
     )
     shared_options.add(group, "switch-delay")
 

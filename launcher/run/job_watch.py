@@ -101,7 +101,7 @@ class FolderWatch:
             return
         if restored:
             self._metrics.write("gap", why=DELETED)
-            self._warn("was deleted, and is made anew")
+            self._warn("was deleted, and is made again")
 
     def _warn(self, why: str) -> None:
         if not self._warned:

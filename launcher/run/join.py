@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _DESCRIPTION = """\
-One more emulated server comes to a job that `topoopt run --nnodes MIN:MAX` has started: one that
-was lost, or that was not there at the start (--servers fewer than MAX). The launcher plans for the
-larger number of servers, stops the ranks, wires the servers and starts the ranks on all of them;
-the script goes on from its own checkpoint. It does so --grow-interval seconds after the last start
-of the ranks at the earliest, and prints the result.
+Adds one emulated server to a job of `topoopt run --nnodes MIN:MAX`: one that was lost, or that was
+not there at the start (--servers fewer than MAX). The launcher plans for the larger number of
+servers, stops the ranks, wires the servers and starts the ranks on all of them; the script
+continues from its own checkpoint. Ranks train for at least --grow-interval seconds before they are
+stopped. The launcher prints the result.
 
-A machine of a cluster file comes with `topoopt run --cluster`, the command of all hosts.
+A machine of a cluster file joins with `topoopt run --cluster`, the command of all hosts.
 
 RUN_DIR is the folder of the run (default: your job on this machine that started last)."""
 

@@ -249,6 +249,6 @@ def _planning(
         if choice.space == "layouts":
             planning.check_divides(script)
         if choice.micro_batches not in (None, 1) and choice.space != "pipeline":
-            raise InputError("micro-batches: --micro-batches is for --strategy-space pipeline")
-        planning.check_stages(choice, cluster)
+            raise InputError("micro-batches: is only for --strategy-space pipeline")
+        planning.check_counts(choice, cluster)
     return choice

@@ -92,7 +92,7 @@ def unused_links(groups: RequestedGroups, *, measured: bool) -> str:
     if not groups.others:
         return said + "opened no process group"
     names = ", ".join(groups.others)
-    said += f"asked for {names}"
+    said += f"requested {names}"
     parts = {part.rpartition(":")[2] for name in groups.others for part in name.split(",")}
     replaceable = [name for name in requested_backends.replaceable_backends() if name in parts]
     if replaceable:

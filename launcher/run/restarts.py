@@ -61,7 +61,7 @@ class Restart:
             moved = ", ".join(map(str, self.left))
             where = (
                 f"without {_servers(self.lost)} {gone}: on {len(self.left)} of {self.servers} "
-                f"servers (--nnodes asks for {least} at least), planned and wired anew; "
+                f"servers (--nnodes needs at least {least}), planned and wired again; "
                 f"{_servers(self.left)} {moved} become 0 to {len(self.left) - 1}"
             )
         console.warning(f"restart {self.number} of {self.most}, {where}")
@@ -91,7 +91,7 @@ def after(
         names = ", ".join(map(str, lost))
         console.warning(
             f"no restart: without {_servers(lost)} {names} there are {len(restart.left)} of "
-            f"{servers} left, and --nnodes asks for {least} at least"
+            f"{servers} left, and --nnodes needs at least {least}"
         )
         return None
     return restart

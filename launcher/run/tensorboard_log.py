@@ -20,9 +20,7 @@ FOLDER = "tensorboard"
 def require() -> None:
     """Raises InputError if tensorboard is not installed; imports nothing."""
     if importlib.util.find_spec("tensorboard") is None:
-        raise InputError(
-            "tensorboard: not installed, but --tensorboard asks for it; pip install tensorboard"
-        )
+        raise InputError("tensorboard: is not installed; pip install tensorboard")
 
 
 def write(run_dir: Path, experiment: Experiment) -> Path:

@@ -27,7 +27,7 @@ _LINK_COLUMNS = (
 def require() -> None:
     """Raises InputError if wandb is not installed; imports nothing."""
     if importlib.util.find_spec("wandb") is None:
-        raise InputError("wandb: not installed, but --wandb asks for it; pip install wandb")
+        raise InputError("wandb: is not installed; pip install wandb")
 
 
 def write(run_dir: Path, experiment: Experiment) -> Path:

@@ -103,7 +103,7 @@ def main(argv: list[str]) -> int:
     cluster = shared_options.cluster_of(
         arguments, arguments.accelerator or shared_options.DEFAULT_ACCELERATOR
     )
-    planning.check_stages(choice, cluster)
+    planning.check_counts(choice, cluster)
     from torch_topoopt.architectures import ARCHITECTURES, architecture
 
     names = _names(arguments.architectures, tuple(ARCHITECTURES))

@@ -94,7 +94,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--model",
         metavar="MODEL",
         help="with PLAN: the model that was planned: name, file.py:callable, script.py or *.json "
-        "(default: what stands beside the plan, or the shipped model that it names)",
+        "(default: the OpGraph next to the plan, or the shipped model that it names)",
     )
     options.add_argument(
         "--iterations", type=int, metavar="N", help="with PLAN: training iterations (default: 1)"

@@ -25,7 +25,7 @@ Merges what the ranks of a job remember of their last operations, and names the 
 that has not called what others wait for, calls that do not match, a send that nobody receives,
 ranks that wait for each other, a rank that is gone, a link that does not deliver. Every rank writes
 such a dump when an operation fails or its time is up, and at SIGUSR1; the error's text says where.
-The ranks of a job that still runs are asked for new ones.
+The ranks of a job that still runs write new ones.
 
 RUN_DIR is the folder of the run, or one with dumps in it (default: the job that runs, else the
 latest of ./runs). PyTorch's own analyzer reads the same files:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Shows a running job, again every second until it ends or Ctrl-C: the iteration and how many a
-second, the rate of every link beside the plan's, links that are down or degraded (busy, at less
-than half of the planned rate), the operation that each rank is in, and what it has held for others
-as a relay; with a route controller also the switches on the path of each link. The ranks write
-this once a second into the folder of their run; of a job on several hosts, those are shown whose
-folder this host sees.
+second, the rate of every link and the planned one, links that are down or degraded (busy, at less
+than half of the planned rate), the operation that each rank is in, and the most that it held for
+others as a relay; with a route controller also the switches on the path of each link. The ranks
+write this once a second into the folder of their run; of a job on several hosts, those are shown
+whose folder this host sees.
 
 RUN_DIR is the folder of the run (default: your job on this machine that started last, also one that
 topoopt run has not started)."""

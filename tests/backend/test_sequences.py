@@ -27,6 +27,7 @@ from torch_topoopt.runtime import job
 SEED = int(os.environ.get("TOPOOPT_TEST_SEED", "1"))
 STEPS = int(os.environ.get("TOPOOPT_TEST_STEPS", "200"))  # of each thread
 LIMIT_S = 90 + STEPS
+LARGEST = 100_000  # elements
 
 _MOST_PENDING = 8  # asynchronous operations of one thread
 
@@ -41,21 +42,19 @@ class Script:
     window_bytes: int
 
 
-def _random_size(rng: random.Random, largest: int) -> int:
-    return rng.choice((0, 1, 2, int(largest ** rng.random()), int(largest ** rng.random())))
+def _random_size(rng: random.Random) -> int:
+    return rng.choice((0, 1, 2, int(LARGEST ** rng.random()), int(LARGEST ** rng.random())))
 
 
-def _random_case(rng: random.Random, number: int, largest: int) -> Case:
+def _random_case(rng: random.Random, number: int) -> Case:
     operation = rng.choice(tuple(OPERATIONS))
-    size = _random_size(rng, largest)
+    size = _random_size(rng)
     dtype, reduction = rng.choice(kinds_of(operation))
     layout = rng.choice(layouts_of(operation, size))
     return Case(operation, dtype, reduction, size, layout, rng.random() < 0.6, number)
 
 
-def write_script(
-    world: int, seed: int, *, threads: int, window_bytes: int, largest: int = 100_000
-) -> Script:
+def write_script(world: int, seed: int, *, threads: int, window_bytes: int) -> Script:
     """Every group belongs to one thread, for its members must agree on the order of operations."""
     rng = random.Random(seed)
     groups = [tuple(range(world))]
@@ -66,7 +65,7 @@ def write_script(
     steps = []
     for thread in range(threads):
         mine = range(thread, len(groups), threads)
-        steps.append(tuple((rng.choice(mine), _random_case(rng, n, largest)) for n in range(STEPS)))
+        steps.append(tuple((rng.choice(mine), _random_case(rng, n)) for n in range(STEPS)))
     return Script(tuple(groups), tuple(steps), seed, window_bytes)
 
 

@@ -28,8 +28,8 @@ def plan_of(servers: list[Server]) -> Any:
     return plan_network(servers, answer(servers))
 
 
-def ring_cables(count: int, gbps: float = 100.0) -> list[tuple[int, int, float]]:
-    return [(s, (s + 1) % count, gbps) for s in range(count)]
+def ring_cables(count: int) -> list[tuple[int, int, float]]:
+    return [(s, (s + 1) % count, 100.0) for s in range(count)]
 
 
 def test_a_ring_of_cables_is_the_ring() -> None:

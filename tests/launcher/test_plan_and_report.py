@@ -268,6 +268,6 @@ def test_a_plan_on_the_cables_of_a_cluster_file_keeps_them(
     assert plan.cluster.accelerator == "a100"
     refused = launcher.run("plan", op_graph_file, "--cluster", "lab.yaml", "--degree", "2")
     assert refused.stderr == (
-        "topoopt: error: --degree: the cluster file says it; leave --degree out\n"
+        "topoopt: error: --degree: is in the cluster file; leave --degree out\n"
     )
     assert refused.returncode == 2

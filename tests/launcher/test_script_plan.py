@@ -180,7 +180,7 @@ def test_a_build_model_that_fails_gives_way_to_the_trace(
 def test_other_backends_are_named_at_the_end() -> None:
     gloo = RequestedGroups(("gloo",))
     assert requested_groups.unused_links(gloo, measured=False) == (
-        "no rank opened a topoopt group: the planned links carried nothing; the script asked for "
+        "no rank opened a topoopt group: the planned links carried nothing; the script requested "
         "gloo (--take-over gloo puts topoopt in its place)"
     )
     mixed = requested_groups.unused_links(RequestedGroups(("cpu:gloo,cuda:nccl",)), measured=False)

@@ -221,7 +221,7 @@ def test_a_shipped_model_is_planned_by_its_name(installed: Path, tmp_path: Path)
 
 def test_the_wheel_names_the_versions_it_was_built_with(installed: Path, tmp_path: Path) -> None:
     printed = _run(installed / "topoopt", "--version", cwd=tmp_path)
-    assert printed == _run(installed / "python", "-m", "torch_topoopt", cwd=tmp_path)
+    assert printed == _run(installed / "python", "-m", "torch_topoopt", "-V", cwd=tmp_path)
     assert re.search(r"^build   with torch \d+\.\d+\.\d+", printed, re.MULTILINE), printed
 
 

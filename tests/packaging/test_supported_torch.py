@@ -196,7 +196,7 @@ def test_the_build_names_what_is_missing_without_torch(tmp_path: Path) -> None:
     assert named(printed, "PyTorch 2.11 to 2.15", "no torch here")
 
 
-def test_versions_are_printed_by_topoopt_and_by_the_package(
+def test_the_package_is_the_command_topoopt(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     info = build_info()
@@ -206,7 +206,7 @@ def test_versions_are_printed_by_topoopt_and_by_the_package(
         assert main([option]) == 0
         printed.append(capsys.readouterr().out)
     done = subprocess.run(
-        [sys.executable, "-m", "torch_topoopt"],
+        [sys.executable, "-m", "torch_topoopt", "-V"],
         capture_output=True,
         text=True,
         timeout=limit_s(60),

@@ -17,6 +17,7 @@ from torch import nn
 from torch_topoopt.parallel import (
     Program,
     StrategyError,
+    parallelize,
     pipeline,
     stages_of,
 )
@@ -282,3 +283,15 @@ def test_stages_share_no_parameter_and_only_the_first_reads_the_batch() -> None:
     in_place = Program.of(parallel_models.build("in-place"), parallel_models.batch("in-place", 4))
     with refused(StrategyError, "relu", "first"):
         stages_of(in_place, strategy(in_place, ("first", (0,)), ("relu", (1,))))
+
+
+def test_a_job_without_a_plan_is_an_error_of_the_function_that_was_called() -> None:
+    module, batch = nn.Linear(2, 2), torch.zeros(2, 2)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with refused(RuntimeError, "pipeline", "plan", "strategy="):
+            pipeline(module, batch, nn.functional.mse_loss)
+        with refused(RuntimeError, "parallelize", "plan", "strategy="):
+            parallelize(module, batch)
+    finally:
+        dist.destroy_process_group()

@@ -102,7 +102,7 @@ def test_a_prediction_for_another_model_is_not_held_against_the_run(run: Path) -
     (run / "metrics.jsonl").write_text(f"{first}\n{more.rstrip()}\n{rest}")
     _, page = report(run)
     assert "not compared with its predictions" in page.sections["headline"]
-    assert "the script asked for gloo" in page.sections["headline"]
+    assert "the script requested gloo" in page.sections["headline"]
     assert "nothing was predicted of this script" in page.sections["traffic"]
     assert summary(run)["traffic"]["links"][0]["measured_over_predicted"] is None
 

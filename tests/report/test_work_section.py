@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def rank_event(rank: int, own_s: float | None, under_way_s: float = 0.04) -> dict[str, Any]:
+def rank_event(rank: int, own_s: float | None) -> dict[str, Any]:
     """Of an iteration of 100 ms."""
     waiting_s = None if own_s is None else 0.1 - own_s
     return {
         "event": "rank", "time_s": 9.0, "rank": rank, "server": rank, "iterations": 50,
-        "seconds": 0.1, "under_way_s": under_way_s, "waiting_s": waiting_s,
+        "seconds": 0.1, "under_way_s": 0.04, "waiting_s": waiting_s,
     }  # fmt: skip
 
 

@@ -45,14 +45,7 @@ def memory_by_server(
     strategy: Sequence[Placement],
     *,
     micro_batches: int = 1,
-    optimizer_factor: float = 0.0,
 ) -> list[int]:
     """Bytes that each accelerator of each server needs, as `Memory` counts them."""
-    job = lower_job(
-        op_graph,
-        cluster,
-        degrees_of([strategy]),
-        micro_batches=micro_batches,
-        optimizer_factor=optimizer_factor,
-    )
+    job = lower_job(op_graph, cluster, degrees_of([strategy]), micro_batches=micro_batches)
     return _core.memory_bytes(job, strategy)

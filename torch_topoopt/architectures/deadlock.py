@@ -33,17 +33,16 @@ class VirtualChannel:
 
 
 def dependency_cycle(
-    topology: Topology, routing: _core.AdaptiveRouting, hosts: Sequence[int] | None = None
+    topology: Topology, routing: _core.AdaptiveRouting
 ) -> tuple[VirtualChannel, ...]:
     """A cycle of channels: packets may hold each while they wait for the next. Empty if packets
-    between `hosts` (default: all servers) have none and so cannot deadlock.
+    between servers have none and so cannot deadlock.
 
-    Raises ValueError for hosts without a path between them, or with one that needs more channels
+    Raises ValueError for servers without a path between them, or with one that needs more channels
     than the routing has.
     """
-    everyone = list(range(topology.servers)) if hosts is None else list(hosts)
     found = []
-    for channel in _cycle(routing.dependencies(everyone).tolist()):
+    for channel in _cycle(routing.dependencies(list(range(topology.servers))).tolist()):
         link, number = divmod(channel, routing.channels)
         ends = topology.links[link]
         found.append(VirtualChannel(link, number, ends.source, ends.target))

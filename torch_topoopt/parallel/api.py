@@ -55,7 +55,7 @@ def parallelize(
     check_process_group("parallelize")
     ranks = dist.get_world_size()
     if strategy is None:
-        strategy, micro_batches = planned(ranks)
+        strategy, micro_batches = planned("parallelize", ranks)
         precision = precision or planned_precision()
         if micro_batches > 1:
             raise RuntimeError(
@@ -162,22 +162,24 @@ def _piece_bytes() -> int | None:
     return max(_LEAST_PIECE_BYTES, round(given.plan.cluster.link_bytes_per_s * _PIECE_S))
 
 
-def planned(ranks: int) -> tuple[Sequence[Placement] | Layout, int]:
-    """Strategy and micro-batches of the job's plan; raises RuntimeError."""
+def planned(caller: str, ranks: int) -> tuple[Sequence[Placement] | Layout, int]:
+    """Strategy and micro-batches of the job's plan; raises RuntimeError, which names `caller`."""
     given = given_plan()
     if given is None:
         raise RuntimeError(
-            "topoopt: parallelize: this job has no plan; start the script with `topoopt run`, or "
-            "say strategy="
+            f"topoopt: {caller}: this job has no plan; start the script with `topoopt run`, or "
+            "pass strategy="
         )
     plan = given.plan
     if plan.cluster.servers * plan.cluster.accelerators_per_server != ranks:
         raise RuntimeError(
-            f"topoopt: parallelize: the plan is for {plan.cluster.servers} servers with "
+            f"topoopt: {caller}: the plan is for {plan.cluster.servers} servers with "
             f"{plan.cluster.accelerators_per_server} rank(s) each, the job has {ranks} ranks"
         )
     if plan.layout is not None:
         return plan.layout, 1
     if not plan.strategy:
-        raise RuntimeError("topoopt: parallelize: the plan says nothing about a model")
+        raise RuntimeError(
+            f"topoopt: {caller}: the plan was made without a model; make one with `topoopt plan`"
+        )
     return on_ranks(plan.strategy, plan.cluster.accelerators_per_server), plan.micro_batches

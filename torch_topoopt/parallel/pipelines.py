@@ -59,7 +59,7 @@ def pipeline(
     """
     check_process_group("pipeline")
     if strategy is None:
-        strategy, count = planned(dist.get_world_size())
+        strategy, count = planned("pipeline", dist.get_world_size())
         precision = precision or planned_precision()
     else:
         count = 1 if micro_batches is None else micro_batches

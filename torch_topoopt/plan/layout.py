@@ -243,14 +243,15 @@ def _at_least_one(field: str, value: int) -> None:
         raise DocumentError(f"{field}: {value} is not at least 1")
 
 
-def layout_from(text: str, accelerators: int, batch_size: int) -> Layout:
+def layout_from(text: str, accelerators: int, batch_size: int | None) -> Layout:
     """The layout that `text` describes, such as "tensor=8,sharding=parameters".
 
     The data dimension has the remaining accelerators, state is sharded over all copies, and
-    micro-batches fill the batch, unless `text` says otherwise. Raises DocumentError for an unknown
-    field, or a layout of other accelerators or another batch.
+    micro-batches fill the batch, unless `text` says otherwise. Without a `batch_size`, nothing is
+    checked about samples. Raises DocumentError for an unknown field, or a layout of other
+    accelerators or another batch.
     """
-    given = layout_fields(text)
+    given = _layout_fields(text)
     others = 1
     for field in ("tensor", "context", "pipeline"):
         others *= max(1, given.get(field, 1))
@@ -260,17 +261,21 @@ def layout_from(text: str, accelerators: int, batch_size: int) -> Layout:
     if given.get("interleave", 1) > 1:
         given.setdefault("schedule", "interleaved")
     rest = max(1, data * max(1, given.get("micro_batch", 1)))
-    given.setdefault("micro_batches", max(1, batch_size // rest))
+    if batch_size is None:
+        given["micro_batches"] = max(1, given.get("pipeline", 1))
+    given.setdefault("micro_batches", max(1, (batch_size or 1) // rest))
     layout: Layout = decode(Layout, given)
     layout.validate()
     if layout.accelerators != accelerators:
         raise DocumentError(
-            f"{text}: is for {layout.accelerators} accelerators, and the cluster has {accelerators}"
+            f"{text}: tensor x context x data x pipeline is {layout.accelerators}, and must be "
+            f"{accelerators}, the accelerators of the cluster"
         )
-    if layout.batch_size != batch_size:
+    if batch_size is not None and layout.batch_size != batch_size:
         raise DocumentError(
-            f"{text}: an iteration has {layout.data} x {layout.micro_batches} x "
-            f"{layout.micro_batch} = {layout.batch_size} samples, and the batch has {batch_size}"
+            f"{text}: data x micro_batches x micro_batch is {layout.data} x {layout.micro_batches} "
+            f"x {layout.micro_batch} = {layout.batch_size}, and must be {batch_size}, the samples "
+            "of an iteration"
         )
     return layout
 
@@ -278,7 +283,7 @@ def layout_from(text: str, accelerators: int, batch_size: int) -> Layout:
 def layouts_from(text: str, accelerators: int, batch_size: int) -> list[Layout]:
     """As `layout_from`, with micro-batches of every size that `text` leaves open."""
     layout = layout_from(text, accelerators, batch_size)
-    if {"micro_batch", "micro_batches"} & layout_fields(text).keys():
+    if {"micro_batch", "micro_batches"} & _layout_fields(text).keys():
         return [layout]
     share = layout.micro_batches
     made = [
@@ -289,7 +294,7 @@ def layouts_from(text: str, accelerators: int, batch_size: int) -> list[Layout]:
     return [one for one in made if one.interleave == 1 or one.micro_batches % one.pipeline == 0]
 
 
-def layout_fields(text: str) -> dict[str, Any]:
+def _layout_fields(text: str) -> dict[str, Any]:
     """The values of FIELD=VALUE,FIELD=VALUE; raises DocumentError for an unknown field."""
     defaults = {field.name: field.default for field in fields(Layout)}
     found: dict[str, Any] = {}
@@ -306,7 +311,7 @@ def layout_fields(text: str) -> dict[str, Any]:
             found[name] = value == "true"
         elif isinstance(default, int):
             if not value.isdecimal() or len(value) > _DIGITS:
-                raise DocumentError(f"{name}: {brief(value)} is not an integer from 1 on")
+                raise DocumentError(f"{name}: {brief(value)} is not an integer of at least 1")
             found[name] = int(value)
         elif isinstance(default, tuple):
             counts = value.split("-")

@@ -136,12 +136,10 @@ class TracedCalls(NamedTuple):
     exporting: bool
 
 
-def trace_calls(
-    model: torch.nn.Module, example_batch: Any, *, batch_size: int | None = None
-) -> TracedCalls:
+def trace_calls(model: torch.nn.Module, example_batch: Any) -> TracedCalls:
     """The calls of the model. Raises ProfileError if it cannot be traced."""
     batch = positional_and_keyword(example_batch)
-    once, twice, size = _traces(on_meta(model), batch, batch_size, CallTrace)
+    once, twice, size = _traces(on_meta(model), batch, None, CallTrace)
     return TracedCalls(once, twice, size, once.exporting)
 
 

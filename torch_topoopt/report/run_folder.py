@@ -280,7 +280,7 @@ def _note_groups(metrics: Metrics, event: dict[str, Any], where: str) -> None:
     if _flag(event, "opened_topoopt", where):
         return
     others = [name for name in asked or [] if name not in (taken or [])]
-    said = f"asked for {', '.join(others)}" if others else "opened no process group"
+    said = f"requested {', '.join(others)}" if others else "opened no process group"
     metrics.notes.append(
         f"No rank opened a topoopt group: the planned links carried nothing; the script {said}."
     )

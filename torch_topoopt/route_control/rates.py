@@ -1,19 +1,15 @@
-"""Rates of flows under a path assignment: max-min fair rates, fairness among jobs.
-
-Source: the paper's section 3.3 (two-layered max-min fairness) and section 8 (rate limits).
-"""
+"""Max-min fair rates of flows under a path assignment (sections 3.3 and 8 of the paper)."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from torch_topoopt.route_control.clos_network import Link
     from torch_topoopt.route_control.flows import RoutingProblem
@@ -47,13 +43,3 @@ def fair_shares(problem: RoutingProblem, choice: Sequence[int]) -> FairShares:
     capacity = [network.capacity[link] for link in network.links]
     rates, bottlenecks = _core.max_min_rates(capacity, paths)
     return FairShares(tuple(rates), tuple(network.links[link] for link in bottlenecks))
-
-
-def job_rates(problem: RoutingProblem, rates: Sequence[float]) -> Mapping[int, float]:
-    """Per job the rate of its slowest flow, for which its AllReduce waits: the first layer of
-    two-layered max-min fairness. A path assignment should maximise the least of them (section
-    3.3)."""
-    slowest: dict[int, float] = {}
-    for flow, rate in zip(problem.flows, rates, strict=True):
-        slowest[flow.job] = min(rate, slowest.get(flow.job, math.inf))
-    return slowest

@@ -35,6 +35,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from torch_topoopt.discovery.host import shared_memory_allowed
+from torch_topoopt.environment import misspelt
 from torch_topoopt.links.shared_segment import open_segment
 from torch_topoopt.runtime import requested_backends
 from torch_topoopt.runtime.c10d_hooks import watch_groups
@@ -123,6 +124,11 @@ def _check_log_level() -> None:
         raise RuntimeError(f"TOPOOPT_LOG: {level!r} is not one of {', '.join(_LOG_LEVELS)}")
 
 
+def _warn_of_misspelt_variables() -> None:
+    for name, near in misspelt(os.environ).items():
+        log.warning("topoopt: %s is not a variable; did you mean %s?", name, near)
+
+
 def _in_place() -> bool:
     """Whether host-accessible device tensors are used in place."""
     value = os.environ.get("TOPOOPT_DEVICE_MEMORY", "auto")
@@ -147,6 +153,8 @@ def _create(options: Any, backend_options: Any) -> Any:
     if not ranks:  # the default group
         end_past_jobs("a new default process group was created")
         ranks = tuple(range(options.group_size))
+        if options.group_rank == 0:
+            _warn_of_misspelt_variables()
         place = Place(options.group_rank, ranks, options.group_size)
         job = open_job(extension, place, options.store, timeout)
     else:

@@ -82,14 +82,14 @@ def _read(path: Path) -> CostModel | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
-        log.warning("%s is not what a job has kept there (%s); measured anew", path, error)
+        log.warning("%s is not what a job has kept there (%s); measured again", path, error)
         return None
 
 
 def _keep(path: Path, model: CostModel, before: CostModel | None) -> None:
     if before is not None:
         log.warning(
-            "the cost model was measured anew, as %s asks for: algorithms, and with them the "
+            "the cost model was measured again, as %s says: algorithms, and with them the "
             "rounding of sums, may differ from those of earlier jobs of this plan",
             kept_files.COST_MODEL_VARIABLE,
         )

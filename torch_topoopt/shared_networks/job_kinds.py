@@ -45,14 +45,12 @@ Kind = tuple[str, int]  # model, servers
 class SwitchedNetwork:
     """A network of switches for all servers of a cluster.
 
-    `switch_of` is the switch of each server; `isolating`: jobs on different servers share no link,
-    since there is a single non-blocking switch.
+    `switch_of` is the switch of each server.
     """
 
     def __init__(self, document: SharedCluster, network: SharedNetwork) -> None:
         """Raises ValueError where no fat-tree costs as little as TopoOpt does."""
         self.label = network.label
-        self.isolating = network.name == "ideal-switch"
         self._cluster = document.cluster
         self._name = network.name
         self._asked_gbps = network.server_gbps

@@ -268,13 +268,13 @@ def flow_bandwidths(network: TableNetwork, message_bytes: float) -> Bandwidths:
     return Bandwidths(traffic.share(even.seconds), at_best_s / seconds, best, shifted)
 
 
-def shifted_share(network: TableNetwork, shifts: int = 16, seed: int = 0) -> float:
+def shifted_share(network: TableNetwork, shifts: int = 16) -> float:
     """Of its injection bandwidth that an accelerator has if all send to the one k further on, every
     such shift alone (section V-A: iteration i of the paper's alltoall is the shift by i; with
     nothing between them they overlap). The mean of the times of `shifts` of them, at random."""
     traffic, servers = network.traffic, network.topology.servers
     sources = np.arange(servers, dtype=np.int32)
-    drawn = random.Random(seed).sample(range(1, servers), min(shifts, servers - 1))
+    drawn = random.Random(0).sample(range(1, servers), min(shifts, servers - 1))
     total_s = 0.0
     for shift in drawn:
         load, _ = traffic.paths.of_pairs(sources, np.roll(sources, -shift), np.ones(servers))

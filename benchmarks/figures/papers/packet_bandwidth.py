@@ -22,7 +22,7 @@ from torch_topoopt.architectures.deadlock import dependency_cycle
 from torch_topoopt.sim import run_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -111,12 +111,11 @@ def all_to_all_share(
     *,
     shifts: Sequence[int] | None = None,
     seed: int = 0,
-    keep_going: Callable[[float, int], bool] | None = None,
 ) -> float:
     """The all-to-all of section V-A1 with messages of that size: what an accelerator sends over the
     time until the last message has arrived. `shifts`: a part of it (default: all)."""
     pattern = shifted_all_to_all(topology, message_bytes, shifts=shifts)
-    result = _run(pattern, seed, keep_going, start_order="given", sends_at_once=SENDS_AT_ONCE)
+    result = _run(pattern, seed, start_order="given", sends_at_once=SENDS_AT_ONCE)
     count = topology.servers - 1 if shifts is None else len(shifts)
     sent_bytes_per_s = count * message_bytes / result.completion_s
     return float(sent_bytes_per_s / injection_bytes_per_s(topology))
@@ -178,18 +177,12 @@ def all_reduce_share(topology: Topology, size_bytes: float, seconds: float) -> f
     return float(size_bytes / seconds / (injection_bytes_per_s(topology) / 2))
 
 
-def _run(
-    pattern: PatternProgram,
-    seed: int,
-    keep_going: Callable[[float, int], bool] | None = None,
-    **options: Any,
-) -> FlowsResult:
+def _run(pattern: PatternProgram, seed: int, **options: Any) -> FlowsResult:
     if pattern.keep_ports:
         options |= {"path_choice": "planned", "routing": None}
     return run_program(
         pattern.program,
         level="packet",
-        keep_going=keep_going,
         seed=seed,
         **{"routing": pattern.routing, **OPTIONS, **options},
     )

@@ -110,11 +110,11 @@ def refused(rank: int, world: int) -> str:
     return ""
 
 
-def sent_over_links(folder: Path, plan: Plan, ranks: int = SERVERS) -> NDArray[np.float64]:
+def sent_over_links(folder: Path, plan: Plan) -> NDArray[np.float64]:
     """Of each pair of servers, per parallel link."""
     servers = plan.cluster.servers
     sent = np.zeros((servers, servers))
-    for rank in range(ranks):
+    for rank in range(SERVERS):
         for link in json.loads((folder / f"links-rank{rank}.json").read_text())["links"]:
             sent[link["source"], link["target"]] += link["sent_bytes"]
     counts = link_counts(servers, plan.network.links)

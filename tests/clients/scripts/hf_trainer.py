@@ -10,9 +10,9 @@ from transformers import BertConfig, BertForSequenceClassification, Trainer, Tra
 class Sentences(torch.utils.data.Dataset):
     """Random words; the label is whether the first is in the lower half of the vocabulary."""
 
-    def __init__(self, count: int, length: int = 8) -> None:
+    def __init__(self, count: int) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.words = torch.randint(0, 100, (count, length), generator=generator)
+        self.words = torch.randint(0, 100, (count, 8), generator=generator)
 
     def __len__(self) -> int:
         return len(self.words)

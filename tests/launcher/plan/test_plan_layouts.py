@@ -126,11 +126,19 @@ def test_state_may_be_on_the_host(folder: Path, capsys: pytest.CaptureFixture[st
     assert seconds == pytest.approx(made.prediction.iteration_s, rel=0.1)
 
 
+def test_a_layout_is_checked_before_the_model_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", f"{tmp_path}/missing.json", *BOXES, "--layout", "tensor=3"]) == 2
+    assert named(capsys.readouterr().err, "--layout", "tensor=3", 8)
+
+
 @pytest.mark.parametrize(
     ("arguments", "tokens"),
     [
-        (("--layout", "tensor=3"), ("tensor=3", 8)),
-        (("--layout", "width=3"), ("layout", "width")),
+        (("--layout", "tensor=3"), ("--layout", "tensor=3", 6, 8)),
+        (("--layout", "micro_batch=3", "--batch-size", "16"), ("--layout", "8 x 1 x 3", 24, 16)),
+        (("--layout", "width=3"), ("--layout", "width")),
         (("--layout", "expert=2"), ("expert", 2, "experts")),
         (("--layout", "pipeline=8"), ("pipeline", 8, "4 blocks")),
         (("--layout", "tensor=2", "--strategy-space", "full"), ("layout",)),

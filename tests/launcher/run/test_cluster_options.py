@@ -194,9 +194,11 @@ def test_another_service_at_the_master_port_is_one_line_in_time(
                 connection, _ = service.accept()
                 connections.enter_context(connection).sendall(answer.encode())
 
+    before = threading.enumerate()
     with socket.create_server(("127.0.0.1", 0)) as service:
         service.settimeout(60)
-        threading.Thread(target=serve, daemon=True).start()
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
         endpoint = f"127.0.0.1:{service.getsockname()[1]}"
         options = parse("--node-rank=1", "--rdzv-endpoint", endpoint, "--meet-timeout=1.5")
         with pytest.raises(FabricError) as error:
@@ -207,6 +209,8 @@ def test_another_service_at_the_master_port_is_one_line_in_time(
     )
     assert said.endswith("): another service? choose another --master-port, on all hosts")
     assert "\n" not in said
+    if answer:  # an attempt that fails while the interpreter ends would abort the process
+        assert {*threading.enumerate()} <= {*before, serving}
     assert capfd.readouterr().err == ""
 
 

@@ -84,8 +84,8 @@ dist.destroy_process_group()
 
 WITHOUT_A_SERVER = [
     "rank 1 of train.py was killed by SIGKILL",
-    "restart 1 of 1, without server 1: on 2 of 3 servers (--nnodes asks for 2 at least), planned "
-    "and wired anew; servers 0, 2 become 0 to 1",
+    "restart 1 of 1, without server 1: on 2 of 3 servers (--nnodes needs at least 2), planned "
+    "and wired again; servers 0, 2 become 0 to 1",
 ]
 
 
@@ -203,7 +203,7 @@ def test_the_rank_that_failed_is_named_alone_and_too_few_servers_end_the_job(
         "restart 1 of 3, on all 3 servers",
         "rank 1 of fail.py was stopped (SIGSTOP) and did not go on",
         "restart 2 of 3, on all 3 servers",
-        "no restart: without server 1 there are 2 of 3 left, and --nnodes asks for 3 at least",
+        "no restart: without server 1 there are 2 of 3 left, and --nnodes needs at least 3",
     ]
     last = done.stderr.splitlines()[-1]
     assert last.startswith("topoopt: error: rank 1 of fail.py was killed by SIGKILL on server 1 ")

@@ -266,7 +266,7 @@ def test_a_script_that_names_gloo_runs_and_a_line_explains_it(launcher: Any, scr
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == (
         "topoopt: warning: no rank opened a topoopt group: the planned links carried nothing; the "
-        "script asked for gloo (--take-over gloo puts topoopt in its place)"
+        "script requested gloo (--take-over gloo puts topoopt in its place)"
     )
     assert _events(scripts / "here", "link") == []
 

@@ -122,7 +122,7 @@ def test_a_plan_is_executed_for_the_module_that_it_was_made_for(
         ),
         (
             "--servers 4 --strategy-space full --stages 2",
-            "stages: --stages is for --strategy-space pipeline",
+            "stages: is only for --strategy-space pipeline",
         ),
         (
             "--servers 4 --strategy-space pipeline --stages 3",
@@ -136,6 +136,9 @@ def test_a_plan_is_executed_for_the_module_that_it_was_made_for(
             "--servers 4 --strategy-space pipeline --micro-batches 4,1",
             "micro-batches: must be at least 2",
         ),
+        ("--servers 4 --batch-size 33", "--batch-size: 33 "),  # before a trace could replace it
+        ("--servers 4 --layout tensor=3", "--layout: tensor=3: "),
+        ("--nnodes 3", "--nnodes: 3: "),
         (
             "--servers 4 --strategy-space full --model graph.json",
             "model: graph.json is a saved OpGraph; whether a strategy can be executed is decided",

@@ -160,7 +160,7 @@ def controller() -> Controller:
     return Controller(Path(os.environ["TEST_CONTROLLER"]))
 
 
-def spine_of(rank: int, *, world: int = SERVERS) -> int:
+def spine_of(rank: int) -> int:
     """That the controller has chosen for the one flow of this rank."""
     with controller().client() as client:
         (flow,) = client.wait(f"h{rank}", 0).flows

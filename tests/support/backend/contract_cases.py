@@ -34,9 +34,9 @@ def kinds_of(operation: str) -> list[tuple[Any, str]]:
     return [(dtype, "") for dtype in MOVABLE]
 
 
-def full_product(sizes: tuple[int, ...] = SIZES) -> Iterator[Case]:
+def full_product() -> Iterator[Case]:
     number = itertools.count()
-    for operation, size in itertools.product(OPERATIONS, sizes):
+    for operation, size in itertools.product(OPERATIONS, SIZES):
         for layout, (dtype, op) in itertools.product(
             layouts_of(operation, size), kinds_of(operation)
         ):

@@ -116,11 +116,14 @@ def check_servers(plan: Plan, file: ClusterFile) -> None:
     """Raises FabricError unless `plan` is for as many servers as `file` has, and for cables."""
     if plan.cluster.servers != len(file.servers):
         raise FabricError(
-            f"the plan is for {plan.cluster.servers} servers, but cluster {file.name} has "
-            f"{len(file.servers)}"
+            f"plan: is for {plan.cluster.servers} servers, and cluster {file.name} has "
+            f"{len(file.servers)}; leave it out, or make one with `topoopt plan --cluster`"
         )
     if plan.cluster.ports != "duplex":
-        raise FabricError("the plan is for simplex ports, but a cable carries both directions")
+        raise FabricError(
+            "plan: is for simplex ports, and a cable carries both directions; use one for duplex "
+            "ports"
+        )
 
 
 def place(plan: Plan, file: ClusterFile) -> PortNames:

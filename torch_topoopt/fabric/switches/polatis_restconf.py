@@ -33,7 +33,6 @@ from torch_topoopt.fabric.switches.switch import AuthenticationFailed, SwitchErr
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch_topoopt.fabric.clock import Clock
     from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
     from torch_topoopt.fabric.credentials import PasswordSource
     from torch_topoopt.fabric.switches.polatis import Pair
@@ -56,7 +55,6 @@ def polatis_restconf(
     password: PasswordSource | None = None,
     options: RestconfOptions | None = None,
     check_light: bool = True,
-    clock: Clock | None = None,
 ) -> PolatisSwitch:
     """The driver of the switch at `address`; see RestconfSession for the address and options."""
     options = RestconfOptions() if options is None else options
@@ -66,11 +64,9 @@ def polatis_restconf(
         user=user,
         password=password,
         options=replace(options, patience_s=0.0),  # PolatisSwitch asks again, and only questions
-        clock=clock,
     )
     return PolatisSwitch(
         RestconfDevice(session, user),
-        clock=clock,
         restart_s=options.patience_s,
         check_light=check_light,
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from torch_topoopt.fabric.clock import Clock, HandClock
+from torch_topoopt.fabric.clock import HandClock
 from torch_topoopt.fabric.switches.circuits import port_order
 from torch_topoopt.fabric.switches.switch import SwitchError, SwitchUnreachable
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Side = Literal["switch", "lookahead"]
 SIDES: tuple[Side, Side] = ("switch", "lookahead")
+_FLIP_S = 0.01  # of a selector in memory
 
 
 class Selector(Protocol):
@@ -69,11 +70,10 @@ class MemorySelector:
 
     name = "selector"
 
-    def __init__(self, *, flip_s: float = 0.01, clock: Clock | None = None) -> None:
-        self.clock = HandClock() if clock is None else clock
+    def __init__(self) -> None:
+        self.clock = HandClock()
         self.stuck: set[str] = set()
         self.deaf = False
-        self._flip_s = flip_s
         self._sides: dict[str, Side] = {}
 
     def sides(self, ports: Iterable[str]) -> dict[str, Side]:
@@ -82,7 +82,7 @@ class MemorySelector:
 
     def set(self, sides: Mapping[str, Side]) -> None:
         self._answer()
-        self.clock.sleep(self._flip_s)
+        self.clock.sleep(_FLIP_S)
         self._sides.update({p: side for p, side in sides.items() if p not in self.stuck})
 
     def _answer(self) -> None:

@@ -32,7 +32,7 @@ class JobFile:
         for i, row in enumerate(rows):
             job, own = _entry(f"jobs[{i}]", row)
             if job.name in names:
-                raise ValueError(f"jobs[{i}].name: {job.name!r} stands twice")
+                raise ValueError(f"jobs[{i}].name: {job.name!r} is listed twice")
             names.add(job.name)
             if own is None:
                 asking.append(job)

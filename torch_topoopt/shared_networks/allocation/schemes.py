@@ -146,7 +146,7 @@ class _Problem:
         names = {job.name for job in jobs} | {job.name for job in running}
         if len(names) < len(jobs) + len(running):
             counts = Counter(job.name for job in (*running, *jobs))
-            raise ValueError(f"job {counts.most_common(1)[0][0]}: stands twice")
+            raise ValueError(f"job {counts.most_common(1)[0][0]}: is listed twice")
         self._boards, self._jobs, self._running = boards, jobs, running
         self._heuristics = heuristics
         # Many jobs share few board shapes.

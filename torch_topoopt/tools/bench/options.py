@@ -66,9 +66,9 @@ def add_options(options: argparse._ActionsContainer) -> None:
         help="of broadcast and reduce, and the sender of sendrecv (default: 0)")  # fmt: skip
     add("--hops", type=int, metavar="N",
         help="sendrecv: to a server so many cables away (default: to the farthest)")  # fmt: skip
-    add("--peer", choices=("gloo",), help="measure this backend beside it, in turns")
+    add("--peer", choices=("gloo",), help="also measure this backend, in turns")
     add("--links", action="store_true",
-        help="also the bytes and the rate of every link, beside theory")  # fmt: skip
+        help="also the bytes and the rate of every link, with theory")  # fmt: skip
     add("-J", "--json-file", metavar="FILE", help="also write the results to this file, as JSON")
 
 

@@ -140,7 +140,7 @@ def check_mtu(site: Site) -> Iterator[Finding]:
                     *("error", "mtu-path", server, where),
                     what=f"packets of {probe.sent_bytes} bytes do not get across, those of "
                     f"{probe.back_bytes} do",
-                    why="connections open, and then stand still at the first large packet",
+                    why="connections open, and then stall at the first large packet",
                     advice="raise the MTU of what is at or before the other end, or lower that of "
                     f"both ends: ip link set dev {name} mtu {probe.back_bytes}",
                 )

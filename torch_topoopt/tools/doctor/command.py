@@ -25,7 +25,7 @@ _DESCRIPTION = """\
 Looks at this host, or at all hosts of a cluster file, and says what would keep jobs from running,
 or slow them down: interfaces, cables in wrong ports, MTU along every cable (packets of full size
 that may not be cut up), reverse-path filters, forwarding, firewalls that drop (Docker's does),
-addresses that two have, reachability, socket buffers, congestion control, speeds, offloads, CPU
+duplicate addresses, reachability, socket buffers, congestion control, speeds, offloads, CPU
 governors, and RDMA: state and GIDs of devices, MTU, pause frames and PFC, PCIe links. It says what
 will carry each link, and at most how fast. Each finding comes with its reason and the commands
 that repair it.

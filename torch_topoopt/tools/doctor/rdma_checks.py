@@ -29,7 +29,7 @@ def check_rdma_ports(site: Site) -> Iterator[Finding]:
                 *("warning", "rdma-state", server, where),
                 what=f"port {port.port} of the RDMA device {port.device} is "
                 f"{port.state or 'in an unknown state'}",
-                why="links over it go by TCP, which costs processor time",
+                why="links over it use TCP, which costs processor time",
                 advice="see that the cable is in and the interface is up at both ends",
             )
         elif port.layer == "Ethernet" and roce_index(port, interface) is None:
@@ -94,7 +94,7 @@ def check_flow_control(site: Site) -> Iterator[Finding]:
             what=f"{interface.name} has neither pause frames nor priority flow control"
             + ("" if card.ecn is None else f", congestion marks (ECN) are {_on(card.ecn)}"),
             why="a port that gets more than its PCIe link carries drops packets, and RoCE then "
-            "sends much anew",
+            "sends much again",
             repair=(f"ethtool -A {shlex.quote(interface.name)} rx on tx on",),
             advice="at both ends of the cable",
         )
@@ -138,7 +138,7 @@ def check_registering(site: Site) -> Iterator[Finding]:
                 *("note", "rdma-libraries", server, server),
                 what="RDMA devices are here, but not all libraries: lib"
                 + ", lib".join(facts.rdma.libraries_missing),
-                why="without them links go by TCP",
+                why="without them links use TCP",
                 repair=(f"apt-get install {packages}",),
             )
         limit = facts.rdma.memlock_bytes
@@ -148,7 +148,7 @@ def check_registering(site: Site) -> Iterator[Finding]:
                 what=f"a process may lock {limit >> 10} KiB of memory (ulimit -l)",
                 why="links by RDMA register the memory that they send from and receive into, and "
                 "fail without",
-                advice="set `* - memlock unlimited` in /etc/security/limits.d, and log in anew",
+                advice="set `* - memlock unlimited` in /etc/security/limits.d, and log in again",
             )
 
 

@@ -101,7 +101,7 @@ def selected_ports(cluster: ClusterFile, names: Sequence[str]) -> list[str]:
 def ports_needed(plan: Plan) -> int:
     """The most ports that a server of `plan` uses; raises FabricError for a simplex plan."""
     if plan.cluster.ports != "duplex":
-        raise FabricError("the plan is for simplex ports, but a cable carries both directions")
+        raise FabricError("plan: is for simplex ports, and a cable carries both directions")
     used = Counter(link.source for link in plan.network.links)
     return max(used.values(), default=0)
 

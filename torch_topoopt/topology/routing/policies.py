@@ -26,7 +26,7 @@ from torch_topoopt.topology.routing.coin_change import coin_change
 from torch_topoopt.topology.routing.k_shortest_paths import k_shortest_paths
 from torch_topoopt.topology.routing.loads import hop_bytes, traffic_matrix
 from torch_topoopt.topology.routing.next_hops import least_loaded_next_hops
-from torch_topoopt.topology.routing.optimal_routes import DEFAULT_GAP, link_counts, optimal_routes
+from torch_topoopt.topology.routing.optimal_routes import link_counts, optimal_routes
 from torch_topoopt.topology.routing.pair_bytes import demand_matrix
 from torch_topoopt.topology.routing.routes import (
     circulant_offsets,
@@ -89,7 +89,6 @@ def reroute(
     *,
     paths: int = 4,
     seed: int = 0,
-    gap: float = DEFAULT_GAP,
     pair_gbps: Mapping[Pair, float] | None = None,
 ) -> Network:
     """`network` with the routes of `policy` for `demand`; links and rings stay as they are.
@@ -103,7 +102,7 @@ def reroute(
     - "k-shortest": the first `paths` loop-free paths, also longer than the shortest, with equal
       weights for pairs with MP demand without a link.
     - "optimal": the weights that minimise the maximum link load (`optimal_routes`), exactly on
-      small networks, elsewhere within `gap` of it; bytes of pairs with a link may be split, too.
+      small networks, elsewhere within 1 % of it; bytes of pairs with a link may be split, too.
       Where `pair_gbps` says what the links from one server to another carry together
       (`Cluster.pair_gbps`), the maximum utilisation; without it all links are alike.
 
@@ -117,7 +116,7 @@ def reroute(
     if servers < 2:
         return network
     if policy == "optimal":
-        routes = _optimal(network, demand, servers, gap, pair_gbps)
+        routes = _optimal(network, demand, servers, pair_gbps)
     elif policy == "random":
         routes = _random(network, servers, seed)
     elif policy == "coin-change":
@@ -178,14 +177,13 @@ def _optimal(
     network: Network,
     demand: Demand,
     servers: int,
-    gap: float,
     pair_gbps: Mapping[Pair, float] | None,
 ) -> tuple[Route, ...] | RouteTable:
     traffic = traffic_matrix(network, demand, servers)
     capacity = link_counts(servers, network.links)
     for pair, gbps in (pair_gbps or {}).items():
         capacity[pair] = gbps
-    best = optimal_routes(capacity, traffic, gap=gap)
+    best = optimal_routes(capacity, traffic)
     adjacent = _adjacent(network)
     # a pair that only uses its links needs no route
     best_ways = {
