@@ -164,7 +164,7 @@ def _names(arguments: argparse.Namespace, cluster: Cluster) -> Names:
     ):
         if given is not None and len(given) != wanted:
             of = "servers" if option == "names" else "ports of a server"
-            raise InputError(f"{option}: {len(given)} for {wanted} {of}")
+            raise InputError(f"{option}: {len(given)} for {wanted} {of}; name each")
         if given is not None and len(set(given)) != len(given):
             twice = next(name for name in given if given.count(name) > 1)
             raise InputError(f"{option}: duplicate name {twice!r}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher import console, documents, parser, shared_options
-from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.launcher.plan import failure_tables, plan_tables, topology_collectives
 from torch_topoopt.launcher.signals import Interrupted
 from torch_topoopt.plan.codec import json_text
@@ -199,9 +199,11 @@ def _demand(path: str | None, cluster: Cluster) -> Demand:
     if path is None:
         return default_demand(cluster.servers)
     try:
-        return validate_demand(cluster, DemandFile.load(path).demand())
+        document = DemandFile.load(path)
     except OSError as error:
         raise InputError(f"demand: {path}: {error.strerror}") from None
+    with input_errors(path):
+        return validate_demand(cluster, document.demand())
 
 
 def _find(

@@ -6,6 +6,8 @@ import argparse
 import os
 import shutil
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -192,6 +194,9 @@ def _check_script(arguments: argparse.Namespace) -> ScriptSyntax | None:
     if arguments.module:
         if arguments.no_python:
             raise InputError("module: -m and --no-python exclude each other")
+        top = script.partition(".")[0]
+        if not (find_spec(top) or PathFinder.find_spec(top, [os.getcwd()])):
+            raise InputError(f"-m: {script}: no module {top} is here or installed")
         return None
     if arguments.no_python and not arguments.run_path:
         if shutil.which(script) is None:

@@ -70,7 +70,9 @@ def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
     if not arguments.folder.is_dir():
-        raise InputError(f"{arguments.folder}: there is no such folder")
+        raise InputError(
+            f"{arguments.folder}: there is no such folder; `topoopt run` makes runs/ here"
+        )
     running = {folder.resolve() for folder in jobs.running()}
     runs = [_recorded(folder, running) for folder in jobs.recorded(arguments.folder)]
     if arguments.json:

@@ -145,8 +145,8 @@ def write_timeline(
         said.append(f"{counted(shown, 'iteration')} predicted")
     if not said:
         raise ValueError(
-            "no model was profiled whose timeline could be predicted, and none was recorded "
-            "(topoopt run --timeline)"
+            "no timeline: none was recorded (`topoopt run --timeline FIRST:END`), and without a "
+            "profiled model none can be predicted"
         )
     trace.write(file)
     return " and ".join(said)

@@ -413,10 +413,17 @@ def test_the_plan_is_found_between_options_of_torchrun() -> None:
 
 
 def test_torchrun_s_variables_are_read_before_the_script_is_judged(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    (tmp_path / "package").mkdir()
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PET_MODULE", "1")
     assert run_options.parse(["--servers", "4", "package.train"]).torchrun.module
+
+
+def test_a_module_that_is_nowhere_is_named() -> None:
+    with refused(InputError, "-m", "nowhere.train"):
+        run_options.parse(["--servers", "4", "-m", "nowhere.train"])
 
 
 def test_help_torchrun_shows_its_options(capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,7 +80,7 @@ def test_without_a_run_there_is_nothing_to_list(
 ) -> None:
     assert listed(capsys, str(tmp_path)) == []
     assert main(["runs"]) == 2
-    assert capsys.readouterr().err == "topoopt: error: runs: there is no such folder\n"
+    assert capsys.readouterr().err.startswith("topoopt: error: runs: there is no such folder; ")
 
 
 @pytest.mark.parametrize("verb", ["inspect", "report", "timeline"])

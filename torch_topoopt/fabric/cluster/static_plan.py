@@ -117,7 +117,7 @@ def check_servers(plan: Plan, file: ClusterFile) -> None:
     if plan.cluster.servers != len(file.servers):
         raise FabricError(
             f"plan: is for {plan.cluster.servers} servers, and cluster {file.name} has "
-            f"{len(file.servers)}; leave it out, or make one with `topoopt plan --cluster`"
+            f"{len(file.servers)}; make one with `topoopt plan --cluster`"
         )
     if plan.cluster.ports != "duplex":
         raise FabricError(

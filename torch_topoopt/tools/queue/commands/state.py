@@ -56,8 +56,8 @@ def folder_of(arguments: argparse.Namespace, cluster: ClusterFile | None) -> Pat
         return folder / cluster.name
     there = sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
     if len(there) != 1:
-        found = f"there are {', '.join(there)}" if there else f"there is none in {folder}"
-        raise InputError(f"state: which queue? {found}; say --cluster CLUSTER.yaml or --state DIR")
+        found = f"{', '.join(there)} are queues" if there else "there is no queue"
+        raise InputError(f"state: {found} in {folder}; name one by --cluster or --state")
     return folder / there[0]
 
 
