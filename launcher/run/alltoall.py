@@ -217,17 +217,17 @@ def served(
         stack.callback(mover.close)
         move_s = measured_move_s(plan, mover)
         gbps = fabric.paced_gbps(plan)
+        # Messages of the plan's model parallelism are faster on the plan's circuits.
+        ahead = not len(plan.demand.pairs)
         chooser = collectives = None
         if exchanges != "static":
             always = exchanges == "reconfigure"
-            chooser = AllToAllChooser(plan, move_s, always=always, gbps=gbps)
+            chooser = AllToAllChooser(plan, move_s, always=always, gbps=gbps, ahead=ahead)
             stack.callback(chooser.close)
         if others != "static":
             always = others == "reconfigure"
-            collectives = CollectiveChooser(plan, move_s, always=always, gbps=gbps)
+            collectives = CollectiveChooser(plan, move_s, always=always, gbps=gbps, ahead=ahead)
         terminal.note(f"      collectives may move circuits: a move takes {format_seconds(move_s)}")
         ranks = plan.cluster.servers * plan.cluster.accelerators_per_server
-        # Messages of the plan's model parallelism are faster on the plan's circuits.
-        ahead = not len(plan.demand.pairs)
         service = CircuitService(ranks, mover, chooser, all_to_alls.add, collectives, ahead=ahead)
         yield stack.enter_context(service).path

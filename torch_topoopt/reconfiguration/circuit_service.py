@@ -501,7 +501,7 @@ class CircuitService:
             reached = servers - changed if rank.server not in changed else frozenset({rank.server})
             for numbers in sets:
                 reached &= self._circuits.reached(rank.server, numbers) or servers
-            rank.send_reach(reached if held else None)
+            rank.send_reach(reached if held else None, changes=bool(changed))
 
     def _give_up_ahead(self, now: float = math.inf) -> None:
         """Doubts expectations with a limit before `now`, so that their topologies go."""
