@@ -432,6 +432,7 @@ class CircuitService:
         """Those for servers without a collective; the plan's circuits are for all others."""
         if not self._moves_ahead or self._restores:
             self._expected.wait((), 0.0)
+            self._ahead = None
             return {}
         if self._ahead is None:
             self._ahead = self._found_ahead()
