@@ -208,7 +208,7 @@ def lines_of(options: argparse.Namespace, servers: int, sizes: str, delay_s: flo
         schedules = candidates(chooser, matrix)
         calls = [False] * len(schedules) * options.rounds
         given = GivenExchanges(schedules * (1 + options.rounds))
-        with CircuitService(servers, mover, given, given.ended) as service:
+        with CircuitService(servers, mover, given, given.ended, ahead=False) as service:
             setting.environment[CIRCUITS_VARIABLE] = service.path
             run = partial(run_rank, setting, matrix, [True] * len(schedules) + calls)
             seconds = np.array(call_in_processes(servers, run, limit_s=LIMIT_S)).max(axis=0)

@@ -148,7 +148,7 @@ def lines_of(options: argparse.Namespace, servers: int, delay_s: float) -> list[
         rounds = 1 + options.rounds
         given = GivenCollectives([schedule for _, schedule in tried] * rounds)
         calls = [(name, number == 0) for number in range(rounds) for name, _ in tried]
-        with CircuitService(servers, mover, None, given.ended, given) as service:
+        with CircuitService(servers, mover, None, given.ended, given, ahead=False) as service:
             setting.environment[CIRCUITS_VARIABLE] = service.path
             run = partial(run_rank, setting, calls, total_bytes)
             seconds = np.array(call_in_processes(servers, run, limit_s=LIMIT_S)).max(axis=0)

@@ -68,8 +68,9 @@ def turns(
         if choice == "static":
             found = call_in_processes(setting.ranks, run, limit_s=LIMIT_S)
         else:
-            chooser = CollectiveChooser(setting.plan, move_s, gbps=gbps)
-            exchanges = AllToAllChooser(setting.plan, move_s, gbps=gbps)
+            ahead = choice == "auto"
+            chooser = CollectiveChooser(setting.plan, move_s, gbps=gbps, ahead=ahead)
+            exchanges = AllToAllChooser(setting.plan, move_s, gbps=gbps, ahead=ahead)
             mover = setting.fabric.circuit_mover(setting.plan)
             with CircuitService(
                 setting.ranks,
@@ -77,7 +78,7 @@ def turns(
                 exchanges if options.experts else None,
                 ended[choice].append,
                 chooser,
-                ahead=choice == "auto",
+                ahead=ahead,
             ) as service:
                 setting.environment[CIRCUITS_VARIABLE] = service.path
                 found = call_in_processes(setting.ranks, run, limit_s=LIMIT_S)

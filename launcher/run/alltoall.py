@@ -238,20 +238,20 @@ class MovingJob:
         stack.callback(mover.close)
         move_s = measured_move_s(plan, mover)
         mover.limit_s = min(mover.limit_s, _SLOW * move_s + _BEYOND_S)
+        # Messages of the plan's model parallelism are faster on the plan's circuits.
+        ahead = not len(plan.demand.pairs)
         chooser = collectives = None
         if self.exchanges != "static":
             always = self.exchanges == "reconfigure"
-            chooser = AllToAllChooser(plan, move_s, always=always, gbps=gbps)
+            chooser = AllToAllChooser(plan, move_s, always=always, gbps=gbps, ahead=ahead)
             stack.callback(chooser.close)
         if self.others != "static":
             always = self.others == "reconfigure"
-            collectives = CollectiveChooser(plan, move_s, always=always, gbps=gbps)
+            collectives = CollectiveChooser(plan, move_s, always=always, gbps=gbps, ahead=ahead)
         self.terminal.note(
             f"      collectives may move circuits: a move takes {format_seconds(move_s)}"
         )
         ranks = plan.cluster.servers * plan.cluster.accelerators_per_server
-        # Messages of the plan's model parallelism are faster on the plan's circuits.
-        ahead = not len(plan.demand.pairs)
         ended = self.all_to_alls.add
         service = CircuitService(ranks, mover, chooser, ended, collectives, ahead=ahead)
         return stack.enter_context(service).path

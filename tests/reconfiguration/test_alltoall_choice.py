@@ -247,6 +247,18 @@ def test_servers_take_roles_that_fit_the_plan_whose_topologies_are_no_moves() ->
     assert choice.moves == count_moves(choice.present)
 
 
+def test_a_move_back_that_is_hidden_is_not_predicted() -> None:
+    plan, matrix = make_plan(8, 2, gbps=0.1), even(4_000_000, 8) * (1 - np.eye(8, dtype=np.int64))
+    seen, hidden = (OfAllServers(plan, 0.02, circuits=1, ahead=ahead) for ahead in (False, True))
+    for one, other in zip(seen.schedules, hidden.schedules, strict=True):
+        moving = [
+            choose.moving(schedule, matrix, tuple(range(8)))
+            for choose, schedule in ((seen, one), (hidden, other))
+        ]
+        saved_s = 0.0 if moving[0].present[-1] else 0.02
+        assert moving[0].seconds - moving[1].seconds == pytest.approx(saved_s)
+
+
 @pytest.mark.parametrize("unit", [1, 3, 5])
 def test_a_schedule_with_other_roles_delivers_everything(unit: int) -> None:
     for found in strategies(8, 2):

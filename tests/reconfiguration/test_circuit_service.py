@@ -21,6 +21,7 @@ from torch_topoopt.reconfiguration.choice import Choice
 from torch_topoopt.reconfiguration.circuit_messages import hops_of
 from torch_topoopt.reconfiguration.circuit_service import CircuitService
 from torch_topoopt.reconfiguration.collectives.stepped import stepped_collectives
+from torch_topoopt.reconfiguration.installed_circuits import InstalledCircuits
 from torch_topoopt.reconfiguration.requested_calls import MovedCollective, MovedExchange
 
 if TYPE_CHECKING:
@@ -55,13 +56,13 @@ class FakeRank:
         self.connection.sendall(line.encode() + b"\n")
 
     def hear(self) -> str:
-        """The next line that is no `hold` or `free`."""
+        """The next line that is no `hold`, `wait` or `free`."""
         line = self.hear_any()
-        return self.hear() if line == "free" or line.startswith("hold ") else line
+        return self.hear() if line == self.reach else line
 
     def hear_any(self) -> str:
         line = self._file.readline().rstrip("\n")
-        if line == "free" or line.startswith("hold "):
+        if line == "free" or line.startswith(("hold ", "wait ")):
             self.reach = line
         return line
 
@@ -474,8 +475,9 @@ def test_a_group_moves_its_own_servers_and_others_learn_whom_they_reach(
     assert groups.hear((3, 1)) == "moved"
     assert groups.mover.at == [(), (0,), ()]
     for server in (0, 2):
-        lines = [groups.ranks[server].hear_any() for _ in range(4)]
-        assert lines == ["hold 0,1,2,3", "hold 0,2", "hold 0,1,2,3", "free"]
+        lines = [groups.ranks[server].hear_any() for _ in range(6)]
+        change = ["wait 0,2", "hold 0,2", "wait 0,2", "hold 0,1,2,3"]
+        assert lines == ["hold 0,1,2,3", *change, "free"]
     (ended,) = groups.wait_for_ends(1)
     assert isinstance(ended, MovedCollective)
     assert ended.members == 2
@@ -841,7 +843,12 @@ def test_circuits_of_a_group_stay_for_its_next_collective(groups_ahead: GroupBen
     groups_ahead.ranks[2].wait_for_reach("hold 2,3")
 
 
-def test_circuits_move_to_the_groups_of_the_next_phase(groups_ahead: GroupBench) -> None:
+def test_circuits_move_to_the_groups_of_the_next_phase(
+    groups_ahead: GroupBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if a move took so long that all groups are ready before the next one."""
+    long_s = property(lambda _: LIMIT_S, lambda _, seconds: None)
+    monkeypatch.setattr(InstalledCircuits, "move_s", long_s, raising=False)
     phases = (((0, 1), (2, 3)), ((0, 2), (1, 3)))  # tensor and data groups
     for step in range(3):
         for phase in phases:

@@ -86,6 +86,17 @@ def test_circuits_of_the_plan_are_not_predicted_as_moves() -> None:
     assert choice.moves == choice.schedule.moves == 2
 
 
+def test_a_move_back_that_is_hidden_is_not_predicted() -> None:
+    plan = make_plan(8, 2, gbps=0.1)
+    seen, hidden = (CollectiveChooser(plan, 0.02, ahead=ahead) for ahead in (False, True))
+    assert (seen.least_s, hidden.least_s) == (0.04, 0.02)
+    one, other = (choose("all_gather", MB, 1e9, (3, 5)) for choose in (seen, hidden))
+    assert one.moving_predicted_s - other.moving_predicted_s == pytest.approx(0.02)
+    between = (one.moving_predicted_s + other.moving_predicted_s) / 2
+    assert seen("all_gather", MB, between, (3, 5)).schedule is None
+    assert hidden("all_gather", MB, between, (3, 5)).moves == 2
+
+
 def test_neighbours_keep_the_circuits_of_the_plan_unless_circuits_always_move() -> None:
     plan = make_plan(8, 2, gbps=0.1)
     assert CollectiveChooser(plan, 0.02)("all_gather", MB, 1e9, (3, 4)).schedule is None

@@ -1,7 +1,8 @@
 """Whether circuits move for an all-to-all of a job, and the schedule: the fastest predicted.
 
 A move costs the measured time of the switch. There is one more move than topologies, because the
-plan's own circuits are restored at the end; topologies that the plan has need none. The alternative
+plan's own circuits are restored at the end, unless that is hidden; topologies that the plan has
+need none. The alternative
 is the all-to-all over the plan's links, along the routes of its hosts' kernels, bound by the
 busiest link.
 """
@@ -77,7 +78,8 @@ class AllToAllChooser:
 
     Circuits `always` move, by the fastest schedule, or only where that is faster than staying.
     Topologies have `circuits` out of each server, by default one per port; each carries `gbps` of
-    data, by default the cluster's. Raises ValueError for a plan of one server.
+    data, by default the cluster's. The service moves circuits `ahead` of collectives, or not.
+    Raises ValueError for a plan of one server.
 
     Schedules are those for equal sizes, and planned ones (matrix_plans.py). A matrix is planned in
     the background when it comes for the second time and a plan may gain. In schedules for equal
@@ -92,10 +94,11 @@ class AllToAllChooser:
         always: bool = False,
         circuits: int | None = None,
         gbps: float | None = None,
+        ahead: bool = False,
     ) -> None:
         cluster = plan.cluster
         self._always = always
-        self.costs = CircuitCosts(gbps or cluster.link_gbps, cluster.link_latency_s, move_s)
+        self.costs = CircuitCosts(gbps or cluster.link_gbps, cluster.link_latency_s, move_s, ahead)
         self.degree = min(circuits or cluster.degree, cluster.servers - 1)
         self.plans = MatrixPlans(self.degree, self.costs)
         self._circuits = PlanCircuits(plan)
@@ -163,7 +166,7 @@ class AllToAllChooser:
         """Whether a schedule at the bound of the busiest server's circuits would be faster."""
         busiest = max(int(matrix.sum(axis=0).max()), int(matrix.sum(axis=1).max()))
         degree = min(self.degree, len(matrix) - 1)
-        bound_s = 2 * self.costs.reconfiguration_s + busiest / degree * self.costs.byte_s
+        bound_s = self.costs.moving_s([False]) + busiest / degree * self.costs.byte_s
         moving_s = prices.moving.seconds
         now_s = moving_s if self._always else min(moving_s, prices.static_s)
         return bound_s < _LEAST_GAIN * now_s
@@ -172,7 +175,7 @@ class AllToAllChooser:
         return Choice.between(
             prices.moving,
             prices.static_s,
-            move_s=self.costs.reconfiguration_s,
+            costs=self.costs,
             always=self._always,
             note=f"; {prices.program}; {note}" if note else f"; {prices.program}",
         )

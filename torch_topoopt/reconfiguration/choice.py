@@ -9,6 +9,7 @@ from torch_topoopt.plan.units import counted, format_seconds
 from torch_topoopt.reconfiguration.all_to_all.costs import count_moves
 
 if TYPE_CHECKING:
+    from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
     from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
     from torch_topoopt.reconfiguration.collectives.stepped import SteppedCollective
 
@@ -47,7 +48,7 @@ class Choice:
         moving: Moving[AllToAllSchedule | SteppedCollective],
         static_s: float,
         *,
-        move_s: float,
+        costs: CircuitCosts,
         always: bool,
         note: str = "",
     ) -> Choice:
@@ -55,16 +56,17 @@ class Choice:
 
         `note` ends the reason.
         """
-        faster, moves = moving.seconds < static_s, count_moves(moving.present)
+        faster, moves = moving.seconds < static_s, costs.moves(moving.present)
         if always:
             head = "reconfigure was requested"
         elif faster:
             head = "moving is faster" if moves else "a schedule on the plan's circuits is faster"
         else:
             head = "moving does not pay"
+        move_s, topologies = costs.reconfiguration_s, moving.schedule.reconfigurations
         why = (
             f"{head}: {format_seconds(moving.seconds)} predicted with {counted(moves, 'move')} of "
-            f"{format_seconds(move_s)} (topologies: {moving.schedule.reconfigurations}), "
+            f"{format_seconds(move_s)} (topologies: {topologies}), "
             f"{format_seconds(static_s)} on the plan's circuits{note}"
         )
         schedule = moving.schedule if always or faster else None

@@ -50,10 +50,12 @@ class RankConnection:
         with suppress(OSError):  # disconnected; its end of the connection will report it
             self.connection.sendall(line.encode() + b"\n")
 
-    def send_reach(self, reached: Iterable[int] | None) -> None:
-        """Sends which servers this rank reaches while circuits move, or None if none moves, unless
-        it knows."""
-        line = "free" if reached is None else f"hold {','.join(map(str, sorted(reached)))}"
+    def send_reach(self, reached: Iterable[int] | None, *, changes: bool) -> None:
+        """Sends which servers this rank reaches, None for all and the plan's circuits, and whether
+        circuits are being changed, unless it knows."""
+        line = "free"
+        if reached is not None:
+            line = f"{'wait' if changes else 'hold'} {','.join(map(str, sorted(reached)))}"
         if line != self._reach:
             self._reach = line
             self.send(line)

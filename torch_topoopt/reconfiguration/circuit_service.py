@@ -432,6 +432,7 @@ class CircuitService:
         """Those for servers without a collective; the plan's circuits are for all others."""
         if not self._moves_ahead or self._restores:
             self._expected.wait((), 0.0)
+            self._ahead = None
             return {}
         if self._ahead is None:
             self._ahead = self._found_ahead()
@@ -501,7 +502,7 @@ class CircuitService:
             reached = servers - changed if rank.server not in changed else frozenset({rank.server})
             for numbers in sets:
                 reached &= self._circuits.reached(rank.server, numbers) or servers
-            rank.send_reach(reached if held else None)
+            rank.send_reach(reached if held else None, changes=bool(changed))
 
     def _give_up_ahead(self, now: float = math.inf) -> None:
         """Doubts expectations with a limit before `now`, so that their topologies go."""

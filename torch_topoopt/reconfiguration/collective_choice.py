@@ -35,10 +35,11 @@ class CollectiveChooser:
         always: bool = False,
         circuits: int | None = None,
         gbps: float | None = None,
+        ahead: bool = False,
     ) -> None:
         cluster = plan.cluster
         self._always = always
-        self.costs = CircuitCosts(gbps or cluster.link_gbps, cluster.link_latency_s, move_s)
+        self.costs = CircuitCosts(gbps or cluster.link_gbps, cluster.link_latency_s, move_s, ahead)
         self._circuits = circuits or cluster.degree
         self._plan = PlanCircuits(plan)
         self._schedules: dict[tuple[str, int, int, frozenset[int]], list[SteppedCollective]] = {}
@@ -46,8 +47,8 @@ class CollectiveChooser:
 
     @property
     def least_s(self) -> float:
-        """Two moves, there and back: schedules that move less are those of the plan's circuits."""
-        return 0.0 if self._always else 2 * self.costs.reconfiguration_s
+        """The moves of one topology: schedules that move less are those of the plan's circuits."""
+        return 0.0 if self._always else self.costs.moving_s([False])
 
     def schedules(
         self, collective: str, total_bytes: int, servers: tuple[int, ...]
@@ -77,7 +78,7 @@ class CollectiveChooser:
         return Choice.between(
             Moving(fastest, fastest.of_the_plan, moving_s),
             planned_s,
-            move_s=self.costs.reconfiguration_s,
+            costs=self.costs,
             always=self._always,
         )
 

@@ -45,7 +45,7 @@ def running_s(
     costs: CircuitCosts,
     present: Sequence[bool] | None = None,
 ) -> float:
-    """The predicted seconds of a running all-to-all, with the move back to the plan's circuits.
+    """The predicted seconds of a running all-to-all.
 
     `present` says of each topology whether the plan has its circuits; None: of none. Ranks do not
     wait for slots, so a topology lasts as long as its busiest circuit. Parallel circuits share one

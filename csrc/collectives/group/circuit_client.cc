@@ -150,10 +150,10 @@ void CircuitClient::onLine(const std::string& line) {
     onBlocks(words);
   } else if (what == "free") {
     onReached(std::nullopt);
-  } else if (what == "hold") {
+  } else if (what == "hold" || what == "wait") {
     std::set<int> servers;
     for (int server; words >> server; words.ignore(1)) servers.insert(server);
-    onReached(std::move(servers));
+    onReached(std::move(servers), what == "wait");
   } else {
     onAnswer(what, words);
   }
@@ -240,7 +240,7 @@ uint64_t CircuitClient::begin(std::set<int> servers) {
 void CircuitClient::start(uint64_t messages, std::function<void()> start) {
   if (reaches(messages_.at(messages).servers)) return start();
   messages_.at(messages).start = std::move(start);
-  send("restore");
+  if (!changes_) send("restore");
 }
 
 void CircuitClient::end(uint64_t messages) { messages_.erase(messages); }
@@ -251,9 +251,10 @@ bool CircuitClient::reaches(const std::set<int>& servers) const {
 }
 
 // Messages that have started before circuits moved may be lost until these are restored.
-void CircuitClient::onReached(std::optional<std::set<int>> servers) {
+void CircuitClient::onReached(std::optional<std::set<int>> servers, bool changes) {
   const bool moved = reached_.has_value();
   reached_ = std::move(servers);
+  changes_ = changes;
   if (reached_.has_value() != moved) moved ? endpoint_->letCablesGo() : endpoint_->holdCables();
   bool restore = false;
   std::vector<uint64_t> waiting;
@@ -264,7 +265,7 @@ void CircuitClient::onReached(std::optional<std::set<int>> servers) {
       waiting.push_back(number);
     }
   }
-  if (restore) send("restore");
+  if (restore && !changes_) send("restore");
   for (const uint64_t number : waiting) {
     const auto found = messages_.find(number);
     if (found == messages_.end()) continue;  // the start of another one has cancelled it

@@ -5,9 +5,10 @@
 //
 //   hold SERVERS                   circuits move: cables are not judged, and messages of this rank
 //                                  reach these servers only
+//   wait SERVERS                   the same while circuits are changed: `hold` or `free` follows
 //   free                           the plan's circuits are installed, and messages reach all
-//   restore                        sent by a rank with messages for other servers: they wait for
-//                                  `free`, or for a `hold` with those servers
+//   restore                        sent by a rank with messages for other servers than those of
+//                                  `hold`: they wait for `free`, or a `hold` with their servers
 //
 // Requests and their answers; USED are the servers of earlier messages and collectives that were
 // not requested, since the request before, or `-`:
@@ -149,7 +150,7 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
   void onAnswer(const std::string& what, std::istream& words);
   void onMove(const Open& open, std::istream& words);
   void whenQuiet(std::function<bool()> waits, std::function<void()> then, int looks);
-  void onReached(std::optional<std::set<int>> servers);
+  void onReached(std::optional<std::set<int>> servers, bool changes = false);
   bool reaches(const std::set<int>& servers) const;
   std::string takeUsed();
   void lose(const std::string& why);
@@ -162,6 +163,7 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
   std::string received_;                  // an incomplete line
   std::string lost_;                      // reason; empty: connected
   std::optional<std::set<int>> reached_;  // servers; nullopt: all, and cables are judged
+  bool changes_ = false;                  // circuits are being changed
   std::set<int> used_;                    // servers of messages since the last request
   std::map<uint64_t, Messages> messages_;
   uint64_t next_messages_ = 0;

@@ -379,8 +379,51 @@ def test_circuits_move_ahead_of_collectives_that_repeat(
         assert values(fabric.run(repeated)) == [[True] * 2 * CALLS] * SERVERS
         assert not [ended.error for ended in fabric.ended if ended.error]
     whole, ahead = [(0,), (1,), ()], [(1,), (0,)]
-    # Two sizes alternate, so the third call is the first after which the next one is known.
-    assert installed == [*whole, *whole, (0,), *ahead, *(CALLS - 3) * ahead]
+    # Two sizes alternate, so the third call is the first after which the next one is known. The
+    # plan's circuits are back when ranks leave.
+    assert installed == [*whole, *whole, (0,), *(CALLS - 2) * ahead, ()]
+
+
+TENSOR, DATA = ((0, 1), (2, 3)), ((0, 2), (1, 3))
+
+
+def in_phases(rank: int, world: int) -> list[bool]:
+    """Steps of tensor and data groups, with messages for all other ranks between some of them."""
+    dist.init_process_group("topoopt")
+    groups = {ranks: dist.new_group(list(ranks)) for ranks in TENSOR + DATA}
+    right = []
+    for step in range(CALLS):
+        for ranks, group in groups.items():
+            if rank in ranks:
+                own = data(rank, ODD)
+                dist.all_reduce(own, group=group)
+                right.append(torch.equal(own, sum(data(one, ODD) for one in ranks)))
+        if step in (2, 5):  # in none of the steps before
+            shift = 1 + step % 2
+            theirs = torch.zeros(step)
+            work = dist.isend(data(rank, step), (rank + shift) % world)
+            dist.recv(theirs, (rank - shift) % world)
+            work.wait()
+            right.append(torch.equal(theirs, data((rank - shift) % world, step)))
+        if step > 2:  # in all of them
+            dist.barrier()
+    dist.destroy_process_group()
+    return right
+
+
+def test_groups_have_their_circuits_ahead_and_messages_for_others_arrive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_namespaces()
+    own_state(tmp_path, monkeypatch)
+    plan = make_plan(SERVERS, 2, gbps=0.02)
+    choices = CollectiveChooser(plan, COSTS.reconfiguration_s, always=True)
+    with contextlib.ExitStack() as stack:
+        fabric = MovingBench(tmp_path, stack, SERVERS, None, None, choices, ahead=True)
+        assert values(fabric.run(in_phases)) == [[True] * (2 * CALLS + 2)] * SERVERS
+        assert not [ended.error for ended in fabric.ended if ended.error]
+        moving = [ended for ended in fabric.ended if ended.choice.moves]
+        assert any(ended.moving_s == 0 for ended in moving)
 
 
 def test_blocks_may_have_different_sizes(bench: tuple[MovingBench, EveryTopology]) -> None:

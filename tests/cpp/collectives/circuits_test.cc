@@ -99,6 +99,21 @@ class Mover {
     std::lock_guard lock(mutex_);
     return heard_;
   }
+  size_t heard(const std::string& what) {
+    const auto lines = heard();
+    return std::count_if(lines.begin(), lines.end(),
+                         [&](const std::string& line) { return line.ends_with(" " + what); });
+  }
+  // The last words of all requests of a member.
+  std::vector<std::string> used(int member) {
+    std::lock_guard lock(mutex_);
+    return used_[member];
+  }
+  void tell(int member, const std::string& line) {
+    const std::string text = line + "\n";
+    ASSERT_EQ(::send(own_[member].get(), text.data(), text.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(text.size()));
+  }
 
  private:
   void serve() {
@@ -139,6 +154,8 @@ class Mover {
     }
     const bool asks = what == "ask" || what == "collective";
     if (asks) {
+      std::lock_guard lock(mutex_);
+      used_[member].push_back(line.substr(line.rfind(' ') + 1));
       std::istringstream request(rest);
       std::string ranks, servers, row;
       request >> ranks >> servers >> row;
@@ -197,6 +214,7 @@ class Mover {
   std::map<std::string, std::set<int>> said_;
   std::mutex mutex_;
   std::vector<std::string> heard_;
+  std::map<int, std::vector<std::string>> used_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> hang_up_{false};
   std::thread thread_;
@@ -222,6 +240,7 @@ class Circuits : public testing::Test {
       config.circuits =
           std::make_shared<CircuitClient>(network_->at(member), mover_->takeEnd(member),
                                           CircuitClient::Requested{true, least_s_}, kNumbers);
+      clients_.push_back(config.circuits);
       groups_.push_back(Group::open(network_->at(member), config));
     }
   }
@@ -229,6 +248,7 @@ class Circuits : public testing::Test {
   void TearDown() override {
     for (const auto& group : groups_) group->shutdown();
     groups_.clear();
+    clients_.clear();
     network_.reset();
   }
 
@@ -244,10 +264,32 @@ class Circuits : public testing::Test {
     return outcomes;
   }
 
-  size_t requests() {
-    const auto heard = mover_->heard();
-    return std::count_if(heard.begin(), heard.end(),
-                         [](const std::string& line) { return line.ends_with("collective"); });
+  size_t requests() { return mover_->heard("collective"); }
+
+  // Circuits lead from 0 to 1 and from 2 to 3 only, and back.
+  void moveApart(const std::string& how = "hold") {
+    for (int member = 0; member < kSize; ++member) {
+      mover_->tell(member, how + (member < 2 ? " 0,1" : " 2,3"));
+      eventually("the circuits move", [&] {
+        bool move = false;
+        network_->at(member)->reactor().run([&] { move = clients_[member]->circuitsMove(); });
+        return move;
+      });
+    }
+  }
+  void moveBack() {
+    for (int member = 0; member < kSize; ++member) mover_->tell(member, "free");
+  }
+
+  Outcome send(int from, int to, int& value) {
+    Outcome outcome;
+    groups_[from]->send({&value, sizeof value}, to, 0, kNoHurry, outcome.done());
+    return outcome;
+  }
+  Outcome receive(int to, int from, int& value) {
+    Outcome outcome;
+    groups_[to]->receive({&value, sizeof value}, from, 0, kNoHurry, outcome.done());
+    return outcome;
   }
 
   // Of different sizes, some of them 0.
@@ -312,6 +354,7 @@ class Circuits : public testing::Test {
   std::vector<std::vector<std::vector<std::byte>>> inputs_, outputs_;
   std::unique_ptr<Mover> mover_;
   std::unique_ptr<Network> network_;
+  std::vector<std::shared_ptr<CircuitClient>> clients_;
   std::vector<std::shared_ptr<Group>> groups_;
 };
 
@@ -392,6 +435,93 @@ TEST_F(Circuits, AreNotRequestedForWhatIsShortOnThoseOfThePlan) {
   }
 }
 
+TEST_F(Circuits, ThatLeadElsewhereHoldUpCollectivesThatAreNotRequested) {
+  open({});
+  moveApart();
+  std::vector<std::vector<float>> data;
+  auto outcomes = addUp(data, 1000);
+  eventually("all ask for the plan's circuits", [&] { return mover_->heard("restore") == kSize; });
+  for (Outcome& outcome : outcomes) EXPECT_FALSE(outcome.over());
+  moveBack();
+  expectAll(std::move(outcomes), "");
+  for (const auto& sum : data) EXPECT_EQ(sum, std::vector<float>(1000, 6.f));
+}
+
+TEST_F(Circuits, HoldUpMessagesForOthersUntilTheyLeadThere) {
+  open({});
+  moveApart();
+  int near = 5, far = 6, late = 7, come[3] = {};
+  std::vector<Outcome> outcomes;
+  outcomes.push_back(send(0, 1, near));
+  outcomes.push_back(receive(1, 0, come[0]));
+  expectAll(std::exchange(outcomes, {}), "");
+  EXPECT_EQ(mover_->heard("restore"), 0u);
+  for (int* value : {&far, &late}) outcomes.push_back(send(2, 0, *value));
+  outcomes.push_back(receive(0, 2, come[1]));
+  eventually("it asks for other circuits", [&] { return mover_->heard("restore") == 2; });
+  mover_->tell(2, "hold 0,2");
+  outcomes.push_back(receive(0, 2, come[2]));
+  expectAll(std::move(outcomes), "");
+  EXPECT_EQ(std::vector(come, come + 3), (std::vector{5, 6, 7}));
+}
+
+TEST_F(Circuits, AreNotRequestedWhileTheyAreChanged) {
+  open({});
+  moveApart("wait");
+  int value = 5, come = 0;
+  std::vector<Outcome> outcomes;
+  outcomes.push_back(send(0, 2, value));
+  outcomes.push_back(receive(2, 0, come));
+  mover_->tell(0, "hold 0,2");
+  expectAll(std::move(outcomes), "");
+  EXPECT_EQ(come, 5);
+  EXPECT_EQ(mover_->heard("restore"), 0u);
+}
+
+TEST_F(Circuits, ThatMoveDuringAShortCollectiveAreRequestedBack) {
+  open({});
+  std::vector<Outcome> outcomes(kSize);
+  std::vector<float> data(kSize, 1.f);
+  const auto call = [&](int member) {
+    groups_[member]->allReduce(&data[member], 1, DataType::kFloat32, ReduceOp::kSum, kNoHurry,
+                               outcomes[member].done());
+  };
+  for (int member = 0; member < kSize - 1; ++member) call(member);
+  moveApart();
+  eventually("they ask for others", [&] { return mover_->heard("restore") == kSize - 1; });
+  moveBack();
+  call(kSize - 1);
+  expectAll(std::move(outcomes), "");
+  EXPECT_EQ(data, std::vector<float>(kSize, 4.f));
+}
+
+TEST_F(Circuits, MessagesThatAreHeldUpEndWithTheirGroup) {
+  open({});
+  moveApart();
+  int value = 1;
+  Outcome outcome = send(0, 2, value);
+  eventually("it asks for other circuits", [&] { return mover_->heard("restore") == 1; });
+  groups_[0]->shutdown();
+  EXPECT_NE(outcome.wait("a send").find("was shut down"), std::string::npos);
+  moveBack();
+}
+
+TEST_F(Circuits, RequestsSayWhereEarlierMessagesWent) {
+  open({kStay, kStay, kStay});
+  std::vector<std::vector<float>> data;
+  expectAll(start(0), "");
+  expectAll(addUp(data, 10), "");
+  expectAll(start(1), "");
+  int value = 1, come = 0;
+  std::vector<Outcome> outcomes;
+  outcomes.push_back(send(0, 2, value));
+  outcomes.push_back(receive(2, 0, come));
+  expectAll(std::move(outcomes), "");
+  expectAll(start(2), "");
+  EXPECT_EQ(mover_->used(0), (std::vector<std::string>{"-", "0,1,2,3", "2"}));
+  EXPECT_EQ(mover_->used(2), (std::vector<std::string>{"-", "0,1,2,3", "-"}));
+}
+
 TEST_F(Circuits, SizesThatDoNotMatchFailTheGroup) {
   open({""});
   expectAll(start(0, {{2, 8}}), "rank 0 sends 20000 uint8, rank 2 receives 20008 uint8");
@@ -415,11 +545,7 @@ TEST_F(Circuits, AnotherCallElsewhereIsFoundBeforeAnythingMoves) {
 TEST_F(Circuits, AMoverThatEndsOrSaysNothingEndsTheCall) {
   open({"ignore"}, limitOf(std::chrono::milliseconds(300)));
   expectAll(start(0), "Timed out after");
-  eventually("the members leave", [&] {
-    const auto heard = mover_->heard();
-    return std::count_if(heard.begin(), heard.end(),
-                         [](const std::string& line) { return line.ends_with("leave"); }) == kSize;
-  });
+  eventually("the members leave", [&] { return mover_->heard("leave") == kSize; });
   TearDown();
   open({"ignore"});
   auto outcomes = start(1);

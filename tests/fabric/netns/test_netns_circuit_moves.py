@@ -136,6 +136,24 @@ def test_every_pair_is_reached_over_relays_meanwhile(
         servers.send(source, target)
 
 
+def test_messages_reach_the_servers_that_are_named(
+    wired: tuple[Wired, NetnsCircuitMover],
+) -> None:
+    """Servers 1 and 3 have a topology of their own, in a ring plan of strides 1 and 2."""
+    servers, mover = wired
+    number = mover.prepare(targets((1,), (1, 3)))
+    everybody = frozenset(range(SERVERS))
+    assert mover.reached([]) == dict.fromkeys(range(SERVERS), everybody)
+    mover.move([number])
+    reached = mover.reached([number])
+    assert reached[1] == reached[3] == {1, 3}
+    for source, others in reached.items():
+        assert source in others
+        for target in others - {source}:
+            assert source in reached[target]
+            servers.send(source, target)
+
+
 def test_a_circuit_that_stays_dark_brings_the_circuits_of_the_plan_back(
     wired: tuple[Wired, RoutedCircuitMover], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -200,6 +200,27 @@ def test_a_silent_host_has_no_lease() -> None:
     assert leases.ended(["polling"], 3061) == ["polling"]
 
 
+def test_the_last_of_many_requests_of_a_host_renews_its_lease() -> None:
+    leases = Leases(60, [], 0)
+    leases.begin_wait("polling")
+    for now_s in range(3000):
+        leases.heard(["a", "polling"], now_s)
+    leases.end_wait("polling", 3000)
+    assert leases.ended(["a", "polling"], 3059) == []
+    assert leases.ended(["a", "polling"], 3060) == ["a"]
+
+
+def test_new_flows_are_flows_of_their_hosts_until_they_end() -> None:
+    state = two_hosts_a_leaf()
+    state.start("j", [report("f", "h0", "h2"), report("g", "h1", "h3")])
+    state.start("j", [report("i", "h0", "h3")])
+    assert {host: [*ids] for host, ids in state.flows_of.items()} == {"h0": ["f", "i"], "h1": ["g"]}
+    state.start("j", [report("k", "h1", "h2")])
+    state.end(["k", "f", "g"])
+    assert {host: [*ids] for host, ids in state.flows_of.items()} == {"h0": ["i"]}
+    assert state.numbers.keys() == {"i"}
+
+
 @pytest.mark.parametrize(
     ("path", "tokens"),
     [(("leaf0", "leaf1"), ("path",)), (("leaf1", "spine0", "leaf0"), ("path",))],

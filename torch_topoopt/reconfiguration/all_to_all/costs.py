@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True)
@@ -16,12 +16,15 @@ class CircuitCosts:
     """A slot takes alpha + bytes x beta, a reconfiguration `reconfiguration_s`.
 
     `latency_s` is alpha, of one message over one hop; beta is 8 / (`link_gbps` 10^9) seconds per
-    byte. As in the paper (section 2.1), the first topology counts as a reconfiguration.
+    byte. As in the paper (section 2.1), the first topology counts as a reconfiguration. Of a job,
+    the move back to the plan's circuits counts, too, unless it is `hidden`: made while ranks
+    compute, or replaced by the first move of the next collective.
     """
 
     link_gbps: float
     latency_s: float
     reconfiguration_s: float
+    hidden: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.link_gbps < math.inf:
@@ -42,9 +45,13 @@ class CircuitCosts:
         """Seconds of one slot with chunks of at most so many bytes."""
         return self.latency_s + chunk_bytes * self.byte_s
 
-    def moving_s(self, present: Iterable[bool]) -> float:
-        """Seconds of all moves of a job that begins and ends with the plan's circuits."""
-        return count_moves(present) * self.reconfiguration_s
+    def moves(self, present: Sequence[bool]) -> int:
+        """Those that ranks of a job wait for; `present` as of count_moves()."""
+        return count_moves(present) - (self.hidden and not present[-1])
+
+    def moving_s(self, present: Sequence[bool]) -> float:
+        """Their seconds."""
+        return self.moves(present) * self.reconfiguration_s
 
     def seconds(self, slots: int, reconfigurations: int, chunk_bytes: float) -> float:
         """Seconds of slots in which every link may carry `chunk_bytes`."""

@@ -62,9 +62,9 @@ class SteppedCollective:
     present: frozenset[int] = frozenset()
 
     def running_s(self, total_bytes: float, costs: CircuitCosts) -> float:
-        """The predicted seconds for so many bytes, with the move back to the plan's circuits."""
+        """The predicted seconds for so many bytes in a job."""
         seconds, strides = together_seconds(self.plan, costs, total_bytes)
-        return seconds + (self.moves - len(strides)) * costs.reconfiguration_s
+        return seconds + (costs.moves(self.of_the_plan) - len(strides)) * costs.reconfiguration_s
 
     @property
     def moves(self) -> int:

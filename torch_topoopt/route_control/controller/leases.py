@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_MOST_UNNOTED = 1024  # requests
+
 
 class Leases:
     """`lease_s` is how long a host may be silent. At the start, all `hosts` with flows get a whole
@@ -20,10 +22,19 @@ class Leases:
     def __init__(self, lease_s: float, hosts: Iterable[str], now_s: float) -> None:
         self._lease_s = lease_s
         self._heard = dict.fromkeys(hosts, now_s)
+        self._unnoted: list[tuple[Iterable[str], float]] = []  # in the order of their times
         self._waiting: Counter[str] = Counter()  # open long polls
 
     def heard(self, hosts: Iterable[str], now_s: float) -> None:
-        self._heard.update(dict.fromkeys(hosts, now_s))
+        """Requests of these hosts; noted later, since an answer does not need their leases."""
+        self._unnoted.append((hosts, now_s))
+        if len(self._unnoted) >= _MOST_UNNOTED:
+            self._note()
+
+    def _note(self) -> None:
+        for hosts, now_s in self._unnoted:
+            self._heard.update(dict.fromkeys(hosts, now_s))
+        self._unnoted.clear()
 
     def begin_wait(self, host: str) -> None:
         self._waiting[host] += 1
@@ -32,10 +43,11 @@ class Leases:
         self._waiting[host] -= 1
         if not self._waiting[host]:
             del self._waiting[host]
-        self._heard[host] = now_s
+        self.heard([host], now_s)
 
     def ended(self, hosts: Iterable[str], now_s: float) -> list[str]:
         """The hosts among `hosts` with expired leases."""
+        self._note()
         return [
             host
             for host in hosts

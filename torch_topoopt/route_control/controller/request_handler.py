@@ -286,9 +286,11 @@ class RequestHandler:
         self.counts.hits += known.hits
         self.counts.misses += known.misses
         known.hits = known.misses = 0
-        self._store.save(request, self.state, changed, ended)
+        others = changed if new is None else changed[len(new) :]
+        # The rates of new flows are not part of their report.
+        unsaved = changed if self.state.limits_rates else others
+        self._store.save(request, self.state, unsaved, ended)
         if changed:
-            others = changed if new is None else changed[len(new) :]
             hosts = {self.state.flows[name].report.source for name in others}
             self._publish(hosts.union(new.source_hosts if new else ()))
 

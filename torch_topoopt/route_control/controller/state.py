@@ -65,6 +65,15 @@ class _Kind(NamedTuple):
     paths: PathSet | None
 
 
+class _NewFlows(NamedTuple):
+    """Those of one report; of the ones between two ToRs, the ids, numbers and kinds."""
+
+    flows: ReportedFlows
+    crossing: Sequence[str]
+    numbers: Sequence[int]
+    kinds: Sequence[int]
+
+
 class RouteState:
     """Every mutating method either raises DocumentError and changes nothing, or returns the ids of
     flows with new paths, in the order of flows, new ones first.
@@ -79,12 +88,11 @@ class RouteState:
         self.file = file
         self.epoch = 0
         self.flows: dict[str, AssignedFlow] = {}
-        self.flows_of: dict[str, dict[str, None]] = defaultdict(
-            dict
-        )  # source host -> ids, in their order
+        self._flows_of: dict[str, dict[str, None]] = defaultdict(dict)
         self.ports: dict[str, PortPaths] = {}
         self.dead: frozenset[Cable] = frozenset()
-        self.numbers: dict[str, int] = {}  # in the assignment, of flows between two ToRs
+        self._numbers: dict[str, int] = {}
+        self._unnoted: list[_NewFlows] = []
         self.precomputed = Precomputed()
         self.replays: list[Replay] | None = None  # pending operations of a copy
         self._how = scheme, limits_rates
@@ -103,6 +111,26 @@ class RouteState:
         self._threads = len(os.sched_getaffinity(0))
         self._begin()
 
+    @property
+    def flows_of(self) -> dict[str, dict[str, None]]:
+        """Source host -> ids, in their order."""
+        self._note_new()
+        return self._flows_of
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """In the assignment, of flows between two ToRs."""
+        self._note_new()
+        return self._numbers
+
+    def _note_new(self) -> None:
+        """Notes hosts and numbers of new flows, which the answer to their report does not need."""
+        for flows, crossing, numbers, kinds in self._unnoted:
+            for name, source in zip(flows.names, flows.sources, strict=True):
+                self._flows_of[source][name] = None
+            self._number(crossing, numbers, kinds)
+        self._unnoted.clear()
+
     def _begin(self) -> None:
         """An assignment without flows and kinds."""
         self._assignment = self._empty()
@@ -112,7 +140,7 @@ class RouteState:
         self._kind_of: list[int] = []
         self._paths: list[Path] = []  # by their numbers
         self._forget_kinds()
-        self.numbers.clear()
+        self._numbers.clear()
 
     def _empty(self) -> _core.PathAssignment:
         network, (scheme, limits_rates) = self._network, self._how
@@ -134,13 +162,14 @@ class RouteState:
         self.ports, self._ports_of = ports, {}
         for host, of_host in ports.items():
             self._index_ports(host, of_host)
-        self.flows, self.flows_of = {}, defaultdict(dict)
+        self.flows, self._flows_of, self._unnoted = {}, defaultdict(dict), []
         for flow in flows:
             self._add(flow)
         self._make_anew()
 
     def _make_anew(self) -> None:
         """The same assignment with new numbers; an unobservable change."""
+        self._note_new()
         self._begin()
         self.precomputed.forget()
         if self.replays is not None:
@@ -165,7 +194,7 @@ class RouteState:
         found = self._assignment.restore(kinds, paths, rates, numbers)
         if self.replays is not None:
             self.replays.append(restored)
-        self.numbers.update(zip(crossing, found, strict=True))
+        self._numbers.update(zip(crossing, found, strict=True))
         assert found == list(range(len(crossing)))
         self._ids, self._kind_of = crossing, list(kinds)
 
@@ -224,19 +253,16 @@ class RouteState:
             crossing = [report.id for report in new if self._crosses(report)]
             over = iter(paths)
             paths = [next(over) if self._crosses(r) else (self._ends(r)[0],) for r in new]
-        self._number(crossing, numbers, operation.started)
         same = (itertools.repeat(value) for value in (self.epoch, _NOTHING, None))
         rows = zip(new, itertools.repeat(job), paths, *same, strict=False)
         self.flows.update(zip(names, map(_as_assigned, rows), strict=True))
-        flows_of = self.flows_of
-        for name, source in zip(names, new.sources, strict=True):
-            flows_of[source][name] = None
+        self._unnoted.append(_NewFlows(new, crossing, numbers, operation.started))
         others = self._noted(moved[count:], result)
         return list(dict.fromkeys([*names, *others])) if others else list(names)
 
     def _number(self, names: Sequence[str], numbers: Sequence[int], kinds: Sequence[int]) -> None:
         """Notes the numbers of new flows in the assignment."""
-        self.numbers.update(zip(names, numbers, strict=True))
+        self._numbers.update(zip(names, numbers, strict=True))
         ids, kind_of = self._ids, self._kind_of
         more = max(numbers, default=-1) + 1 - len(ids)
         ids += [""] * more
@@ -291,7 +317,7 @@ class RouteState:
             i = next(i for i, flow in enumerate(ids) if flow not in self.flows)
             raise DocumentError(f"ids[{i}]: {brief(ids[i])} is not a flow")
         operation = self.ending(ended)
-        flows_of = self.flows_of
+        flows_of, numbers = self.flows_of, self.numbers
         for flow, record in zip(ended, map(self.flows.pop, ended), strict=True):
             source = record.report.source
             of_host = flows_of[source]
@@ -299,7 +325,7 @@ class RouteState:
             if not of_host:
                 del flows_of[source]
         for flow in ended:
-            self.numbers.pop(flow, None)
+            numbers.pop(flow, None)
         self._avoiding.difference_update(ended)
         return self._settled(operation)
 
@@ -382,7 +408,7 @@ class RouteState:
 
     def _add(self, flow: AssignedFlow) -> None:
         self.flows[flow.report.id] = flow
-        self.flows_of[flow.report.source][flow.report.id] = None
+        self._flows_of[flow.report.source][flow.report.id] = None
 
     def _tor(self, where: str, host: str) -> int:
         if host not in self.file.tor_of:
@@ -440,9 +466,9 @@ class RouteState:
         names = set(self._avoiding)
         if differ:
             names.update(n for n in self.numbers if self._ends(self.flows[n].report) in differ)
-        kinds = []
+        kinds, numbers = [], self.numbers
         for name in sorted(names):
-            number = self.numbers[name]
+            number = numbers[name]
             kind = self._restricted(self.flows[name], dead, detours)
             if kind != self._kind_of[number]:
                 kinds.append((number, kind))
@@ -533,10 +559,10 @@ class RouteState:
 
     def _other_kinds(self, flows: Iterable[str]) -> tuple[tuple[int, int], ...]:
         """The `flows` with new sets of paths."""
-        found = []
+        found, numbers = [], self.numbers
         for name in flows:
-            if name in self.numbers:
-                number, kind = self.numbers[name], self._kind(self.flows[name])
+            if name in numbers:
+                number, kind = numbers[name], self._kind(self.flows[name])
                 if kind != self._kind_of[number]:
                     found.append((number, kind))
         return tuple(found)
@@ -567,8 +593,10 @@ class RouteState:
         self.epoch += 1
         return result
 
-    def _noted(self, moved: Iterable[tuple[int, int]], result: _core.AssignmentResult) -> list[str]:
+    def _noted(self, moved: Sequence[tuple[int, int]], result: _core.AssignmentResult) -> list[str]:
         """Copies the paths and rates of a result to the flows."""
+        if moved or result.rates:
+            self._note_new()
         epoch, flows, ids, paths = self.epoch, self.flows, self._ids, self._paths
         changed: dict[str, None] = {}
         for number, at in moved:

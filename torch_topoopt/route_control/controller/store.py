@@ -60,6 +60,7 @@ class RouteStore:
         self._path_texts = _PathTexts()
         self._dead: frozenset[frozenset[str]] | None = None
         self._report_of: dict[str, int] = {}  # flow -> its row in `reports`
+        self._unnoted: list[tuple[Sequence[str], int]] = []  # flows that are not in _report_of yet
         self._left: dict[int, int] = {}  # row -> its flows that have not ended
         self._last_report = 0
         self._new_report = 0  # not committed yet; 0: none
@@ -115,6 +116,7 @@ class RouteStore:
         ended = set(read("SELECT report, id FROM ended"))
         changes = {row[0]: row[1:] for row in read("SELECT * FROM changes")}
         self._report_of, self._left, self._changed = {}, {}, set(changes)
+        self._unnoted.clear()
         self._new_report, self._last_report = 0, 0
         flows: list[AssignedFlow] = []
         for number, body, lengths, switches, epoch in read("SELECT * FROM reports ORDER BY number"):
@@ -164,10 +166,12 @@ class RouteStore:
         self._new_report = 0
         self._dead = state.dead
 
-    def save_flows(self, state: RouteState, flows: Iterable[str]) -> None:
+    def save_flows(self, state: RouteState, flows: Sequence[str]) -> None:
         """Stores the paths, rates and avoided paths of flows that differ from their reports. `save`
         commits them."""
-        of, new = self._report_of, self._new_report
+        if not flows:
+            return
+        of, new = self._noted_reports(), self._new_report
         rates = state.limits_rates
         rows = [
             (
@@ -188,16 +192,27 @@ class RouteStore:
         Call it before `save`, which commits both."""
         self._last_report += 1
         self._new_report = self._last_report
-        self._report_of.update(dict.fromkeys(ids, self._last_report))
+        self._unnoted.append((ids, self._last_report))
         self._left[self._last_report] = len(ids)
         row = self._last_report, body, *paths, epoch
         self._database.execute("INSERT INTO reports VALUES (?, ?, ?, ?, ?)", row)
 
+    def _noted_reports(self) -> dict[str, int]:
+        """The row of each flow; new ones are noted here, since saving their report does not need
+        them."""
+        for names, number in self._unnoted:
+            self._report_of.update(dict.fromkeys(names, number))
+        self._unnoted.clear()
+        return self._report_of
+
     def _end(self, ids: Collection[str]) -> None:
         """Deletes reports whose flows have all ended."""
+        if not ids:
+            return
         of_reports: dict[int, list[str]] = {}
+        report_of = self._noted_reports()
         for name in ids:
-            of_reports.setdefault(self._report_of.pop(name), []).append(name)
+            of_reports.setdefault(report_of.pop(name), []).append(name)
         for number, names in of_reports.items():
             self._left[number] -= len(names)
             if self._left[number]:
