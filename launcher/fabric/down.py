@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     """Runs the sub-verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
 
-    from torch_topoopt.fabric.hosts import host_forwarding
+    from torch_topoopt.fabric.cluster import host_forwarding
     from torch_topoopt.fabric.netns import kernel as netns_kernel
     from torch_topoopt.fabric.netns import state as netns_state
 

@@ -189,9 +189,9 @@ class ClusterSite:
         forward for each other.
         """
         from torch_topoopt.discovery.local_host import NamespaceHost
+        from torch_topoopt.fabric.cluster import host_forwarding
         from torch_topoopt.fabric.cluster.static import StaticFabric
         from torch_topoopt.fabric.cluster.switched import SwitchedFabric
-        from torch_topoopt.fabric.hosts import host_forwarding
 
         host_forwarding.undo_left()
         file, server = self.choice.file, self.choice.server

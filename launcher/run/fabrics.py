@@ -98,7 +98,7 @@ def _check_forwarding(file: ClusterFile | None) -> None:
             "relay: kernel needs hosts that forward for each other: those of --fabric netns, or of "
             "a --cluster with switches"
         )
-    from torch_topoopt.fabric.hosts.host_forwarding import require_rights
+    from torch_topoopt.fabric.cluster.host_forwarding import require_rights
 
     require_rights()
 

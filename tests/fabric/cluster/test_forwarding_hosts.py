@@ -15,10 +15,10 @@ from support.plans import make_ring_plan
 from support.refusals import refused
 from support.thread_meeting import Board, ThreadMeeting
 
+from torch_topoopt.fabric.cluster import host_forwarding
 from torch_topoopt.fabric.cluster.forwarding_hosts import ForwardingHosts
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
-from torch_topoopt.fabric.hosts import host_forwarding
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.switch import NetnsSwitch
 from torch_topoopt.fabric.switches.circuit_mover import RoutedCircuitMover

@@ -21,14 +21,14 @@ from torch_topoopt.fabric.cluster.host_connections import (
     Purpose,
     connect_to_leader,
 )
+from torch_topoopt.fabric.cluster.host_forwarding import HostForwarding, HostPort, ports_here
 from torch_topoopt.fabric.cluster.placed_routes import (
     PlacedRoutes,
     port_addresses,
     server_address,
 )
 from torch_topoopt.fabric.cluster.static_plan import place
-from torch_topoopt.fabric.hosts.host_forwarding import HostForwarding, HostPort, ports_here
-from torch_topoopt.fabric.hosts.kernel_tables import CircuitRoute
+from torch_topoopt.fabric.netns.kernel_tables import CircuitRoute
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.links.identity import Identity
 from torch_topoopt.links.meeting import broadcast, exchange, failure_broadcast, receive
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
-    from torch_topoopt.fabric.hosts.kernel_tables import KernelTables
+    from torch_topoopt.fabric.netns.kernel_tables import KernelTables
     from torch_topoopt.links.meeting import Meeting
     from torch_topoopt.plan import Link, Plan
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.hosts.kernel_tables import CircuitRoute
+from torch_topoopt.fabric.netns.kernel_tables import CircuitRoute
 from torch_topoopt.fabric.netns.routes import hops_by_server
 from torch_topoopt.links.addresses import is_ipv6
 from torch_topoopt.links.errors import FabricError
@@ -17,9 +17,9 @@ from torch_topoopt.links.errors import FabricError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from torch_topoopt.fabric.cluster.host_forwarding import HostPort
     from torch_topoopt.fabric.cluster.static_plan import PortNames
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
-    from torch_topoopt.fabric.hosts.host_forwarding import HostPort
     from torch_topoopt.plan import Link, Plan
 
 # Set aside for measurements (RFC 2544). Emulated hosts have lower addresses of it.

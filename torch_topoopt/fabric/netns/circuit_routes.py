@@ -10,8 +10,8 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.hosts.kernel_tables import CircuitRoute, KernelTables
 from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.fabric.netns.kernel_tables import CircuitRoute, KernelTables
 from torch_topoopt.fabric.netns.layout import port_interface
 from torch_topoopt.links import sockets as fabric_links
 

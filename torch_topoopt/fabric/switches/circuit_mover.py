@@ -4,7 +4,7 @@ A topology has the servers of one group. Several can be installed at the same ti
 servers. Circuits of the plan stay between servers without a topology; others are dark.
 
 Connections stay open. Every host has a routing table for each of its topologies
-(hosts/kernel_tables.py). So the packets of a connection between two servers of a topology, or
+(netns/kernel_tables.py). So the packets of a connection between two servers of a topology, or
 between ports of the plan's cables, use their circuit, or else the shortest path; acknowledgements
 follow their own shortest path back.
 

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric.hosts.kernel_tables import KernelTables
 from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.fabric.netns.kernel_tables import KernelTables
 from torch_topoopt.fabric.own_command import own_command
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.processes.scratch import process_start
@@ -56,7 +56,7 @@ class HostPort:
 
 
 @dataclass
-class _State:
+class _ForwardingState:
     """Changes of a process (`owner`, which started at `owner_start`): the earlier values of
     `settings`, by path, and its `address` on the interface lo."""
 
@@ -81,7 +81,7 @@ class HostForwarding:
         undo_left()  # of an ended process
         self.tables = KernelTables("this host's routes")
         self._path = state_file()
-        self._state = _State(os.getpid(), process_start(os.getpid()), address, {})
+        self._state = _ForwardingState(os.getpid(), process_start(os.getpid()), address, {})
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("x", encoding="utf-8"):
@@ -151,11 +151,11 @@ def undo_left(*, dry_run: bool = False) -> bool:
     """
     path = state_file()
     try:
-        state = _State(**json.loads(path.read_text(encoding="utf-8")))
+        state = _ForwardingState(**json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return False
     except (ValueError, TypeError):  # ended before anything was changed
-        state = _State(0, 0, "", {})
+        state = _ForwardingState(0, 0, "", {})
     if state.owner and process_start(state.owner) == state.owner_start:
         return False
     if not dry_run:
@@ -164,7 +164,7 @@ def undo_left(*, dry_run: bool = False) -> bool:
     return True
 
 
-def _undo(path: Path, state: _State) -> None:
+def _undo(path: Path, state: _ForwardingState) -> None:
     tables = KernelTables("this host's routes")
     try:
         tables.clear()

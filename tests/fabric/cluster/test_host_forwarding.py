@@ -12,10 +12,10 @@ from support.fabric.netns_fixtures import require_namespaces
 from support.plain_namespaces import End, Namespaces, ip, up
 from support.refusals import refused
 
-from torch_topoopt.fabric.hosts import host_forwarding
-from torch_topoopt.fabric.hosts.host_forwarding import HostForwarding, ports_here
-from torch_topoopt.fabric.hosts.kernel_tables import CircuitRoute, KernelTables
+from torch_topoopt.fabric.cluster import host_forwarding
+from torch_topoopt.fabric.cluster.host_forwarding import HostForwarding, ports_here
 from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.fabric.netns.kernel_tables import CircuitRoute, KernelTables
 from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
