@@ -170,8 +170,18 @@ def test_a_launcher_that_has_ended_is_named(lab: Lab) -> None:
     lab.on(1, hosts[1].close)
     killed._connection.shutdown(socket.SHUT_RDWR)  # as the kernel does
     number = dict.fromkeys(range(HOSTS), 0)
-    with refused(FabricError, "h3 (node rank 3", "gone"):
-        lab.on(0, lambda: hosts[0].select(number))
+
+    def select(numbers: dict[int, int]) -> None:
+        try:
+            hosts[0].select(numbers)
+        finally:
+            hosts[0].release()
+
+    for numbers in (number, {}):
+        with refused(FabricError, "h3 (node rank 3", "gone"):
+            lab.on(0, lambda numbers=numbers: select(numbers))
+        selected = [host for host in (0, 2) if "500:" in ip(f"-n {lab.names[host]} rule")]
+        assert selected == ([0, 2] if numbers else [])
     assert hosts[0].gone() == [3]
     for host in (0, 2, 3):
         lab.on(host, hosts[host].close)

@@ -29,11 +29,14 @@ class Recorder:
         self.tables: dict[int, dict[int, Mapping[int, Link]]] = {}
         self.selected: dict[int, int] = {}
         self.forgotten = 0
+        self.silent = False
 
     def write(self, number: int, firsts: Mapping[int, Mapping[int, Link]]) -> None:
         self.tables[number] = dict(firsts)
 
     def select(self, numbers: Mapping[int, int]) -> None:
+        if self.silent:
+            raise FabricError("h3 is gone")
         assert set(numbers.values()) <= set(self.tables)
         self.selected = dict(numbers)
 
@@ -139,3 +142,14 @@ def test_circuits_of_others_stay() -> None:
     bench.mover.move([bench.mover.prepare(shifted(1, 2))])
     bench.mover.restore()
     assert all(theirs in device.circuits() for device in bench.devices.values())
+
+
+def test_switches_have_the_circuits_of_the_plan_again_if_a_host_does_not_answer() -> None:
+    bench = Bench()
+    bench.mover.restore()
+    of_plan = bench.pairs()
+    bench.mover.move([bench.mover.prepare(shifted(1, 2))])
+    bench.routes.silent = True
+    with refused(FabricError, "h3"):
+        bench.mover.restore()
+    assert bench.pairs() == of_plan

@@ -72,7 +72,8 @@ class ForwardingHosts:
         self.on_requests: Callable[[socket.socket], None] = lambda connection: connection.close()
         self._arrived: queue.SimpleQueue[tuple[int, socket.socket]] = queue.SimpleQueue()
         self._commands: dict[int, _CommandedHost] = {}
-        self._selected: dict[int, int] = {}  # server -> topology
+        # Server -> topology; None after a failure: not known.
+        self._selected: dict[int, int] | None = {}
         self._own: HostForwarding
         self._connection: socket.socket  # for commands, on other hosts
         self._stale = False  # whether the kernels may have dropped the plan's routes
@@ -134,11 +135,12 @@ class ForwardingHosts:
         """Selects topologies by server, and the plan's routes on all others."""
         if self._stale:
             self._write_plan()
+        before, self._selected = self._selected, None
         self._command_each(
             {
                 server: {"select": numbers.get(server)}
                 for server in self._servers
-                if numbers.get(server) != self._selected.get(server)
+                if before is None or numbers.get(server) != before.get(server)
             }
         )
         self._selected = dict(numbers)

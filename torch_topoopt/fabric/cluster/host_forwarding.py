@@ -88,7 +88,8 @@ class HostForwarding:
                 pass
         except FileExistsError:
             raise FabricError(
-                f"another job forwards on this host, as {self._path} says; end it first"
+                f"another job or server forwards on this host ({self._path}); end it first, or "
+                "give each server a network namespace of its own"
             ) from None
         except OSError as error:
             raise FabricError(
