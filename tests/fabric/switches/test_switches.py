@@ -14,7 +14,7 @@ from support.refusals import refused
 from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.memory_switch import MemorySwitch
-from torch_topoopt.fabric.switches.open_switch import DRIVERS, open_switch
+from torch_topoopt.fabric.switches.open_switch import DRIVERS, is_duplex, open_switch
 from torch_topoopt.fabric.switches.sonic_ocs import SonicOcs
 from torch_topoopt.fabric.switches.switch import SwitchError
 from torch_topoopt.plan.codec import DocumentError
@@ -37,6 +37,18 @@ def test_every_kind_has_a_driver_that_names_an_option_it_does_not_know(kind: str
     entry = _entry(kind, sockets=("1", "2"), options={"frobnicate": 1}, **login)
     with refused(DocumentError, "options.frobnicate", kind):
         open_switch(entry)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "duplex"),
+    [("memory", {}, False), ("memory", {"duplex": True}, True), ("manual", {}, True)],
+)
+def test_the_kind_says_whether_circuits_are_duplex(
+    kind: str, options: dict[str, Any], *, duplex: bool
+) -> None:
+    entry = _entry(kind, sockets=("1", "2"), options=options)
+    assert is_duplex(entry) is duplex
+    assert open_switch(entry).capabilities().duplex is duplex
 
 
 def test_a_library_that_is_not_installed_is_named_with_its_extra(

@@ -116,6 +116,7 @@ def test_what_was_interrupted_half_way_is_listed_and_removed(
         "removed": [],
         "in_use": [name],
         "dry_run": False,
+        "host_routes": False,
     }
     reserved.release()  # as the end of its process would
     assert answer(capsys, "list")[1]["fabrics"][0]["state"] == "incomplete"

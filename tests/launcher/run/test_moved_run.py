@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import mesh_training
@@ -12,11 +13,14 @@ import numpy as np
 import pytest
 from support.backend.ranks import run_bare_ranks, values
 from support.fabric.netns_fixtures import make_plan, own_state, require_namespaces
+from support.fabric.switched_clusters import switched_file
 from support.refusals import refused
 
+from torch_topoopt.fabric.cluster import host_forwarding
+from torch_topoopt.fabric.cluster.switched_plan import with_cables
 from torch_topoopt.launcher.console import Terminal
 from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.launcher.run import alltoall
+from torch_topoopt.launcher.run import alltoall, fabrics
 from torch_topoopt.plan import Cluster
 from torch_topoopt.reconfiguration.choice import Choice
 from torch_topoopt.reconfiguration.requested_calls import MovedCollective, MovedExchange
@@ -160,3 +164,46 @@ def test_where_circuits_cannot_move_it_is_refused_with_the_reason(
             alltoall.check(arguments, cluster)
         setattr(arguments, option, "auto")
         alltoall.check(arguments, cluster)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "relay", "why"),
+    [
+        ((), "kernel", "cluster file"),
+        (("memory", "manual"), "kernel", "ocs1 (manual)"),
+        (("telescent",), "kernel", "ocs0 (telescent)"),
+        (("sonic-ocs", "polatis-restconf"), "user", "--relay kernel"),
+        (("sonic-ocs", "polatis-restconf"), "kernel", ""),
+    ],
+)
+def test_on_a_cluster_circuits_move_on_switches_of_one_way_circuits(
+    kinds: tuple[str, ...], relay: str, why: str
+) -> None:
+    file = switched_file(4, [1] * max(1, len(kinds)))
+    if kinds:
+        found = zip(file.switches, kinds, strict=True)
+        file = replace(file, switches=tuple(replace(one, kind=kind) for one, kind in found))
+    else:
+        file = with_cables(file, [])
+    arguments = argparse.Namespace(
+        switch_delay=None, relay=relay, alltoall="auto", collectives="reconfigure"
+    )
+    cluster = Cluster(4, 2, 1.0)
+    if not why:
+        return alltoall.check(arguments, cluster, file)
+    with refused(InputError, "collectives", "reconfigure", why):
+        alltoall.check(arguments, cluster, file)
+    arguments.collectives = "auto"
+    alltoall.check(arguments, cluster, file)
+
+
+def test_only_hosts_whose_ports_are_on_switches_forward_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = argparse.Namespace(relay="kernel", switch_delay=None)
+    file = switched_file(4, [1])
+    monkeypatch.setattr(host_forwarding, "require_rights", lambda: None)
+    fabrics.check("loopback", arguments, file)
+    for other in (None, with_cables(file, [])):
+        with refused(InputError, "relay", "kernel", "--cluster"):
+            fabrics.check("loopback", arguments, other)

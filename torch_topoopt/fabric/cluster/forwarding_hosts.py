@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import queue
+import select
 import socket
 import threading
 import time
@@ -46,6 +47,7 @@ _PORTS, _WRITTEN = "forwarding ports", "forwarding routes"  # topics
 _MEET_S = 60.0
 _ANSWER_S = 30.0  # for a host to carry out one command
 _END_S = 10.0
+_LAST_WORDS = b"left"  # instead of an answer, which a killed launcher does not send
 
 
 class ForwardingHosts:
@@ -70,8 +72,10 @@ class ForwardingHosts:
         self.on_requests: Callable[[socket.socket], None] = lambda connection: connection.close()
         self._arrived: queue.SimpleQueue[tuple[int, socket.socket]] = queue.SimpleQueue()
         self._commands: dict[int, _CommandedHost] = {}
-        self._selected: dict[int, int] = {}  # server -> topology
+        # Server -> topology; None after a failure: not known.
+        self._selected: dict[int, int] | None = {}
         self._own: HostForwarding
+        self._connection: socket.socket  # for commands, on other hosts
         self._stale = False  # whether the kernels may have dropped the plan's routes
         placed = place(plan, file)
         addresses = port_addresses(file, placed)
@@ -131,11 +135,12 @@ class ForwardingHosts:
         """Selects topologies by server, and the plan's routes on all others."""
         if self._stale:
             self._write_plan()
+        before, self._selected = self._selected, None
         self._command_each(
             {
                 server: {"select": numbers.get(server)}
                 for server in self._servers
-                if numbers.get(server) != self._selected.get(server)
+                if before is None or numbers.get(server) != before.get(server)
             }
         )
         self._selected = dict(numbers)
@@ -221,7 +226,7 @@ class ForwardingHosts:
         self.release()
 
     def _follow(self, stack: ExitStack) -> None:
-        connection = self._connect(Purpose.COMMANDS)
+        self._connection = connection = self._connect(Purpose.COMMANDS)
         carrier = threading.Thread(
             target=_carry_out,
             args=(self._own.tables, connection, self._names[self._server]),
@@ -229,7 +234,7 @@ class ForwardingHosts:
             daemon=True,
         )
         carrier.start()
-        stack.callback(_end, carrier, connection, self._names[self._server])
+        stack.callback(_end, carrier, connection)
 
     def _connect(self, purpose: Purpose) -> socket.socket:
         return connect_to_leader(self._identity, self._server, purpose, self._address, self._port)
@@ -244,6 +249,7 @@ class _CommandedHost:
         connection.settimeout(_ANSWER_S)
         self._received = b""
         self._gone = ""
+        self._has_left = False
 
     def send(self, command: dict[str, Any]) -> None:
         try:
@@ -256,7 +262,8 @@ class _CommandedHost:
         if not self._gone:
             try:
                 if line := self._line():
-                    return str(json.loads(line))
+                    self._has_left = line == _LAST_WORDS
+                    return f"{self._name} has left" if self._has_left else str(json.loads(line))
                 self._gone = "its launcher has ended"
             except OSError as error:
                 self._gone = str(error.strerror or error)
@@ -264,12 +271,12 @@ class _CommandedHost:
 
     def has_died(self) -> bool:
         """Whether the connection ended without the launcher's last words."""
-        if self._received:
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        if self._has_left or self._received or not poll.poll(0):
             return False
         try:
-            return not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
+            return not self._connection.recv(1, socket.MSG_PEEK)
         except OSError:
             return True
 
@@ -309,10 +316,9 @@ def _error_of(tables: KernelTables, command: dict[str, Any], name: str) -> str:
     return ""
 
 
-def _end(carrier: threading.Thread, connection: socket.socket, name: str) -> None:
-    """The last words distinguish it from the end of a killed launcher."""
+def _end(carrier: threading.Thread, connection: socket.socket) -> None:
     with suppress(OSError):
-        connection.sendall(json.dumps(f"{name}: its launcher has ended").encode() + b"\n")
+        connection.sendall(_LAST_WORDS + b"\n")
         connection.shutdown(socket.SHUT_RDWR)
     carrier.join(_END_S)
     connection.close()

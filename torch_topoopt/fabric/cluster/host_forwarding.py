@@ -56,7 +56,7 @@ class HostPort:
 
 
 @dataclass
-class _State:
+class _ForwardingState:
     """Changes of a process (`owner`, which started at `owner_start`): the earlier values of
     `settings`, by path, and its `address` on the interface lo."""
 
@@ -81,14 +81,15 @@ class HostForwarding:
         undo_left()  # of an ended process
         self.tables = KernelTables("this host's routes")
         self._path = state_file()
-        self._state = _State(os.getpid(), process_start(os.getpid()), address, {})
+        self._state = _ForwardingState(os.getpid(), process_start(os.getpid()), address, {})
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("x", encoding="utf-8"):
                 pass
         except FileExistsError:
             raise FabricError(
-                f"another job forwards on this host, as {self._path} says; end it first"
+                f"another job or server forwards on this host ({self._path}); end it first, or "
+                "give each server a network namespace of its own"
             ) from None
         except OSError as error:
             raise FabricError(
@@ -108,18 +109,17 @@ class HostForwarding:
 
     def _set_up(self, interfaces: Iterable[str]) -> None:
         wanted = {_IPV4_SETTINGS / name: value for name, value in _OF_TCP.items()}
+        wanted = {path: value for path, value in wanted.items() if path.exists()}
         for interface in interfaces:
             folder = _IPV4_SETTINGS / "conf" / interface
             wanted |= {folder / name: value for name, value in _OF_PORTS.items()}
-        for path in wanted:
-            with contextlib.suppress(FileNotFoundError):  # an older kernel
-                self._state.settings[str(path)] = path.read_text().strip()
-        self._state.save(self._path)
-        for name in self._state.settings:
-            try:
-                Path(name).write_text(wanted[Path(name)])
-            except OSError as error:
-                raise FabricError(f"{name}: cannot be set: {error.strerror}") from None
+        try:
+            self._state.settings |= {str(path): path.read_text().strip() for path in wanted}
+            self._state.save(self._path)
+            for path, value in wanted.items():
+                path.write_text(value)
+        except OSError as error:
+            raise FabricError(f"{error.filename}: {error.strerror}") from None
         with _kernel() as kernel:
             (lo,) = kernel.link_lookup(ifname="lo")
             kernel.addr("replace", index=lo, address=self._state.address, prefixlen=32)
@@ -142,7 +142,7 @@ def ports_here(addresses: Iterable[str]) -> Mapping[str, HostPort]:
 def state_file() -> Path:
     """The state file of this process's network namespace."""
     folder = os.environ.get(STATE_VARIABLE) or _STATE_DIR
-    return Path(folder, f"forwarding-{os.stat('/proc/self/ns/net').st_ino}.json")
+    return Path(folder, f"forwarding-{os.stat('/proc/thread-self/ns/net').st_ino}.json")
 
 
 def undo_left(*, dry_run: bool = False) -> bool:
@@ -152,11 +152,11 @@ def undo_left(*, dry_run: bool = False) -> bool:
     """
     path = state_file()
     try:
-        state = _State(**json.loads(path.read_text(encoding="utf-8")))
+        state = _ForwardingState(**json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return False
     except (ValueError, TypeError):  # ended before anything was changed
-        state = _State(0, 0, "", {})
+        state = _ForwardingState(0, 0, "", {})
     if state.owner and process_start(state.owner) == state.owner_start:
         return False
     if not dry_run:
@@ -165,7 +165,7 @@ def undo_left(*, dry_run: bool = False) -> bool:
     return True
 
 
-def _undo(path: Path, state: _State) -> None:
+def _undo(path: Path, state: _ForwardingState) -> None:
     tables = KernelTables("this host's routes")
     try:
         tables.clear()
@@ -182,11 +182,11 @@ def _undo(path: Path, state: _State) -> None:
     path.unlink(missing_ok=True)
 
 
-def require_rights() -> None:
+def require_rights(status: Path = Path("/proc/self/status")) -> None:
     """Raises FabricError where this process may not change routes of its host."""
     if not sys.platform.startswith("linux"):
         raise FabricError("routes of hosts need Linux")
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = status.read_text().splitlines()
     (effective,) = (int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
     if not effective >> _CAP_NET_ADMIN & 1:
         raise FabricError(
