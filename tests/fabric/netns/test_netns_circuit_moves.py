@@ -137,7 +137,7 @@ def test_every_pair_is_reached_over_relays_meanwhile(
 
 
 def test_messages_reach_the_servers_that_are_named(
-    wired: tuple[Wired, NetnsCircuitMover],
+    wired: tuple[Wired, RoutedCircuitMover],
 ) -> None:
     """Servers 1 and 3 have a topology of their own, in a ring plan of strides 1 and 2."""
     servers, mover = wired
