@@ -23,9 +23,9 @@ NAMES = st.text(st.sampled_from("019AB²-٣"), max_size=5)
 
 
 @st.composite
-def circuit_sets(draw: st.DrawFn) -> frozenset[Circuit]:
+def circuit_sets(draw: st.DrawFn, ports: list[str] | None = None) -> frozenset[Circuit]:
     """Circuits that can be together: every port in one at most."""
-    shuffled = draw(st.permutations(PORTS))
+    shuffled = draw(st.permutations(PORTS if ports is None else ports))
     count = draw(st.integers(0, len(shuffled) // 2))
     return frozenset(Circuit(*shuffled[2 * i : 2 * i + 2]) for i in range(count))
 
