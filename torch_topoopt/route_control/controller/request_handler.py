@@ -150,7 +150,8 @@ class RequestHandler:
                 return self._ports(host, body, now_s)
             return self._changes[path](body, now_s)
         except (DocumentError, RefusedError):
-            raise  # nothing has been changed yet
+            self._store.roll_back()  # the id of the request; nothing else has been changed yet
+            raise
         except Exception:
             self._forget()
             raise
@@ -162,7 +163,7 @@ class RequestHandler:
         if not ids:
             return
         try:
-            self._done(None, self.state.end(ids), (), ids)
+            self._done(self.state.end(ids), (), ids)
             self._note(partial(self.prediction.ended, now_s, ids))
         except Exception:
             self._forget()
@@ -182,7 +183,7 @@ class RequestHandler:
         self._answers.clear()
         self._store.save_ports(host, self.state)
         self.leases.heard([host], now_s)
-        return self._done(message.request, changed, ())
+        return self._done(changed, ())
 
     def _start(self, body: bytes, now_s: float) -> bytes:
         message = self._reader.read(body)
@@ -201,10 +202,10 @@ class RequestHandler:
             known = self._known_answer(new)
             self._store.save_report(new_body, new.names, known.paths_stored, state.epoch)
         if new is flows and new:
-            self._stored(message.request, changed, (), flows)
+            self._stored(changed, (), flows)
             answer = self._answer(known.texts)
         else:
-            answer = self._done(message.request, changed, flows.names)
+            answer = self._done(changed, flows.names)
         if new:
             learn = self.prediction.started
             self._note(lambda: learn(now_s, message.job, new, state.numbers))
@@ -238,14 +239,14 @@ class RequestHandler:
         sources = {flows[name].report.source for name in message.ids if name in flows}
         changed = self.state.end(message.ids)
         self.leases.heard(sources, now_s)
-        answer = self._done(message.request, changed, (), message.ids)
+        answer = self._done(changed, (), message.ids)
         self._note(partial(self.prediction.ended, now_s, message.ids))
         return answer
 
     def _links(self, body: bytes, _: float) -> bytes:
         message = messages.read_links(body)
         self._check_new(message.request)
-        return self._done(message.request, self.state.set_links(message.down, message.up), ())
+        return self._done(self.state.set_links(message.down, message.up), ())
 
     def _degraded(self, body: bytes, now_s: float) -> bytes:
         message = messages.read_degraded(body)
@@ -253,30 +254,23 @@ class RequestHandler:
         changed = self.state.degrade(message.flow)
         self.leases.heard([self.state.flows[message.flow].report.source], now_s)
         self._store.save_flows(self.state, [message.flow])  # also if it keeps its path
-        return self._done(message.request, changed, [message.flow])
+        return self._done(changed, [message.flow])
 
     def _note(self, step: Callable[[], None]) -> None:
         if self._how.precomputed:
             self._to_learn.append(step)
 
     def _check_new(self, request: str) -> None:
-        if self._store.seen(request):
+        if not self._store.begin(request):
             raise RefusedError(HTTPStatus.CONFLICT, f"request: {brief(request)} was here before")
 
-    def _done(
-        self,
-        request: str | None,
-        changed: list[str],
-        asked: Sequence[str],
-        ended: Iterable[str] = (),
-    ) -> bytes:
+    def _done(self, changed: list[str], asked: Sequence[str], ended: Iterable[str] = ()) -> bytes:
         """Stores the change, wakes the long polls, and returns the requested flows."""
-        self._stored(request, changed, ended)
+        self._stored(changed, ended)
         return self._assignments(asked)
 
     def _stored(
         self,
-        request: str | None,
         changed: list[str],
         ended: Iterable[str],
         new: messages.ReportedFlows | None = None,
@@ -289,7 +283,7 @@ class RequestHandler:
         others = changed if new is None else changed[len(new) :]
         # The rates of new flows are not part of their report.
         unsaved = changed if self.state.limits_rates else others
-        self._store.save(request, self.state, unsaved, ended)
+        self._store.save(self.state, unsaved, ended)
         if changed:
             hosts = {self.state.flows[name].report.source for name in others}
             self._publish(hosts.union(new.source_hosts if new else ()))

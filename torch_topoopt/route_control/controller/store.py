@@ -141,22 +141,19 @@ class RouteStore:
             self._last_report = number
         return flows
 
-    def seen(self, request: str) -> bool:
-        found = self._database.execute("SELECT 1 FROM requests WHERE id = ?", (request,))
-        return found.fetchone() is not None
+    def begin(self, request: str) -> bool:
+        """Stores the id of a request; false if it is there. `save` commits it, and `roll_back`
+        forgets it."""
+        try:
+            self._database.execute("INSERT INTO requests VALUES (?)", (request,))
+        except sqlite3.IntegrityError:
+            return False
+        return True
 
-    def save(
-        self,
-        request: str | None,
-        state: RouteState,
-        changed: Sequence[str],
-        ended: Iterable[str] = (),
-    ) -> None:
-        """Stores the effect of one request: its id (None: an expired lease), changed and ended
-        flows, epoch and links."""
+    def save(self, state: RouteState, changed: Sequence[str], ended: Iterable[str] = ()) -> None:
+        """Stores the effect of one request or of an expired lease: changed and ended flows, epoch
+        and links."""
         with self._database as database:
-            if request is not None:
-                database.execute("INSERT INTO requests VALUES (?)", (request,))
             self._end(dict.fromkeys(ended))
             self.save_flows(state, changed)
             database.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (str(state.epoch),))
