@@ -184,11 +184,11 @@ class ClusterSite:
         broadcast(self._meeting, topic, text)
         return text
 
-    def fabric(self, snapshots: Path, *, forwarding: bool = False) -> FabricDriver:
+    def fabric(self, snapshots: Path | None, *, forwarding: bool = False) -> FabricDriver:
         """The driver of this host's cables, and of the circuits of ports on switches.
 
-        `snapshots` gets the circuits from before, on server 0. With `forwarding`, hosts on switches
-        forward for each other.
+        `snapshots` gets the circuits from before, on server 0, unless it is None. With
+        `forwarding`, hosts on switches forward for each other.
         """
         from torch_topoopt.discovery.local_host import NamespaceHost
         from torch_topoopt.fabric.cluster import host_forwarding

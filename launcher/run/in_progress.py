@@ -176,8 +176,10 @@ class RunInProgress:
     def driver(self) -> FabricDriver:
         """Controls the requested fabric."""
         if self.site is not None:
-            forwarding = self.options.relay == "kernel"
-            return self.site.fabric(self.folder / "switches-before", forwarding=forwarding)
+            before = self.folder / "switches-before"  # of the first attempt
+            return self.site.fabric(
+                None if before.exists() else before, forwarding=self.options.relay == "kernel"
+            )
         options = self.options
         return fabrics.driver(
             options.fabric,

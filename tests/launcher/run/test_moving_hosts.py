@@ -33,7 +33,7 @@ from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from support.launcher import Launcher
@@ -99,19 +99,28 @@ pathlib.Path("equal").touch()
 
 @dataclass
 class Glass:
-    """Hosts whose ports are sockets of one device: port P of host H is socket PORTS * H + P + 1."""
+    """Hosts whose ports are sockets of devices: port P of each host is on device P, or the only."""
 
     hosts: Hosts
-    device: MirroredOcs | MirroredPolatis
+    devices: list[MirroredOcs | MirroredPolatis]
     file: ClusterFile
 
-    def planned(self, plan: Plan) -> set[Circuit]:
-        """The device's circuits for a plan."""
-        (cables,) = place_on_switches(plan, self.file).cables.values()
-        pairs = [(int(a), int(b)) for ends in cables for a, b in (ends, reversed(ends))]
-        if isinstance(self.device, MirroredOcs):
-            return {Circuit(f"{a}A", f"{b}B") for a, b in pairs}
-        return {Circuit(str(a), str(self.device.size + b)) for a, b in pairs}
+    @property
+    def device(self) -> MirroredOcs | MirroredPolatis:
+        (device,) = self.devices
+        return device
+
+    def planned(self, plan: Plan) -> list[set[Circuit]]:
+        """The circuits of each device for a plan."""
+        cables = place_on_switches(plan, self.file).cables
+        found = []
+        for number, device in enumerate(self.devices):
+            both = [pair for ends in cables[f"ocs{number}"] for pair in (ends, ends[::-1])]
+            if isinstance(device, MirroredOcs):
+                found.append({Circuit(f"{a}A", f"{b}B") for a, b in both})
+            else:
+                found.append({Circuit(a, str(device.size + int(b))) for a, b in both})
+        return found
 
     def rules(self, but: int = -1) -> list[str]:
         """The rules, routes, neighbours and addresses that a job gives the hosts, except one."""
@@ -124,80 +133,87 @@ class Glass:
         return found
 
 
-def plug(hosts: Hosts, glass: str) -> None:
-    """All ports of all hosts are in one subnet."""
-    for host, name in enumerate(hosts.names[:HOSTS]):
+def socket_of(host: int, port: int, devices: int) -> tuple[int, int]:
+    """The device, and the number of its socket."""
+    return (port, host + 1) if devices > 1 else (0, PORTS * host + port + 1)
+
+
+def plug(hosts: Hosts, dark: Sequence[str]) -> None:
+    """All ports are in one subnet. The inside of each device is one of the namespaces `dark`."""
+    for host, name in enumerate(hosts.names):
         for port in range(PORTS):
-            near, far = f"nic{port}", f"socket{PORTS * host + port + 1}"
-            hosts.namespaces.cable(End(name, near), End(glass, far))
+            device, socket = socket_of(host, port, len(dark))
+            near, far, inside = f"nic{port}", f"socket{socket}", dark[device]
+            hosts.namespaces.cable(End(name, near), End(inside, far))
             up(name, near, address_of(hosts, host, port))
-            up(glass, far)
-            run(*f"ip netns exec {glass} tc qdisc add dev {far} clsact".split())
-    wait_for_carrier((name, f"nic{p}") for name in hosts.names[:HOSTS] for p in range(PORTS))
+            up(inside, far)
+            run(*f"ip netns exec {inside} tc qdisc add dev {far} clsact".split())
+    wait_for_carrier((name, f"nic{port}") for name in hosts.names for port in range(PORTS))
 
 
 def address_of(hosts: Hosts, host: int, port: int) -> str:
     return f"{hosts.namespaces.network}.1.{10 * (host + 1) + port}/24"
 
 
-def cluster_of(hosts: Hosts, kind: str, address: str, options: dict[str, object]) -> ClusterFile:
+def cluster_of(hosts: Hosts, switches: Sequence[SwitchEntry]) -> ClusterFile:
+    def port_of(host: int, port: int) -> PortEntry:
+        device, socket = socket_of(host, port, len(switches))
+        address = address_of(hosts, host, port)
+        return PortEntry(f"p{port}", address, 0.1, switch=f"ocs{device}:{socket}")
+
     plain = hosts.cluster()
     servers = tuple(
-        replace(
-            server,
-            ports=tuple(
-                PortEntry(
-                    f"p{port}",
-                    address_of(hosts, host, port),
-                    0.1,
-                    switch=f"ocs0:{host * PORTS + port + 1}",
-                )
-                for port in range(PORTS)
-            ),
-        )
+        replace(server, ports=tuple(port_of(host, port) for port in range(PORTS)))
         for host, server in enumerate(plain.servers)
     )
-    switch = SwitchEntry(
-        *("ocs0", kind, address),
-        user="admin",
-        password=PasswordSource(env="SWITCH_PASSWORD"),
-        sockets=tuple(str(n + 1) for n in range(HOSTS * PORTS)),
-        options=options,
-    )
-    return replace(plain, servers=servers, switches=(switch,)).validate()
+    return replace(plain, servers=servers, switches=tuple(switches)).validate()
+
+
+def device_of(
+    kind: str, size: int, dark: str, certificate: Path, address: str
+) -> OcsServer | PolatisRestconfServer:
+    path = LightPath(dark)
+    if kind == "sonic-ocs":
+        ocs = MirroredOcs(size=size, settle_s=SETTLE_S, light_path=path)
+        return OcsServer(ocs, certificate, address)
+    users = {"admin": OcsServer.password}
+    polatis = MirroredPolatis(size=size, settle_s=SETTLE_S, light_path=path, users=users)
+    return PolatisRestconfServer(polatis, certificate, address)
 
 
 @pytest.fixture
 def glass(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Glass]:
+    """`param`: the kinds of the devices."""
     own_state(tmp_path, monkeypatch)
     monkeypatch.setenv("SWITCH_PASSWORD", OcsServer.password)
     monkeypatch.setenv("TOPOOPT_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "manage")
-    with Namespaces("tc") as namespaces:
+    kinds: list[str] = request.param.split()
+    with Namespaces("tc") as namespaces, contextlib.ExitStack() as stack:
         hosts = make_hosts(HOSTS, [], Hosts(namespaces))
-        devices = f"{namespaces.network}.0.254"
-        ip(f"addr add {devices}/24 dev {hosts.bridge}")
-        dark = namespaces.add()
-        namespaces.names.remove(dark)
+        address = f"{namespaces.network}.0.254"
+        ip(f"addr add {address}/24 dev {hosts.bridge}")
+        dark = [namespaces.add() for _ in kinds]
+        del namespaces.names[HOSTS:]
         plug(hosts, dark)
-        certificate = write_certificate(tmp_path / "device.pem", devices)
-        options: dict[str, object] = {"ca_file": str(certificate)}
-        size, path = HOSTS * PORTS, LightPath(dark)
-        device: MirroredOcs | MirroredPolatis
-        server: OcsServer | PolatisRestconfServer
-        if request.param == "sonic-ocs":
-            device = MirroredOcs(size=size, settle_s=SETTLE_S, light_path=path)
-            server = OcsServer(device, certificate, devices)
-            options["poll_s"] = 0.01
-        else:
-            users = {"admin": OcsServer.password}
-            device = MirroredPolatis(size=size, settle_s=SETTLE_S, light_path=path, users=users)
-            server = PolatisRestconfServer(device, certificate, devices)
-        with server:
-            file = cluster_of(hosts, request.param, server.address, options)
-            yield Glass(hosts, device, file)
+        certificate = write_certificate(tmp_path / "device.pem", address)
+        size, devices, entries = HOSTS * PORTS // len(kinds), [], []
+        for number, kind in enumerate(kinds):
+            server = device_of(kind, size, dark[number], certificate, address)
+            devices.append(stack.enter_context(server).device)
+            poll = {"poll_s": 0.01} if kind == "sonic-ocs" else {}
+            entries.append(
+                SwitchEntry(
+                    *(f"ocs{number}", kind, server.address),
+                    user="admin",
+                    password=PasswordSource(env="SWITCH_PASSWORD"),
+                    sockets=tuple(str(n + 1) for n in range(size)),
+                    options={"ca_file": str(certificate), **poll},
+                )
+            )
+        yield Glass(hosts, devices, cluster_of(hosts, entries))
 
 
 MOVES = ("--relay", "kernel", "--collectives", "reconfigure", "--alltoall", "reconfigure")
@@ -242,7 +258,8 @@ def check_moved(
         assert (folder / "equal").exists()
         assert (folder / "after").read_text() == "right"
     assert glass.rules() == []
-    assert glass.device.circuits() == glass.planned(Plan.load(launcher.folder / "plan.json"))
+    plan = Plan.load(launcher.folder / "plan.json")
+    assert [device.circuits() for device in glass.devices] == glass.planned(plan)
     return [(folder / "fault").read_text() for folder in folders]
 
 
@@ -255,7 +272,7 @@ def test_a_sonic_device_moves_circuits_of_several_hosts_and_a_dark_one_is_named(
     plan.save(launcher.folder / "plan.json")
     sockets = range(1, HOSTS * PORTS + 1)
     possible = {Circuit(f"{a}A", f"{b}B") for a in sockets for b in sockets}
-    broken = possible - glass.planned(plan)
+    broken = possible - glass.planned(plan)[0]
 
     def breaks() -> None:
         device.broken.update(broken)
@@ -281,6 +298,18 @@ def test_a_polatis_device_moves_circuits_of_several_hosts_and_its_restart_is_sur
         ended = run_everywhere(launcher, glass.hosts, glass.file, *options, script=SCRIPT)
     assert check_moved(launcher, glass, ended, stopped=0) == ["right"] * HOSTS
     assert device.boots == 1
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("glass", ["sonic-ocs polatis-restconf"], indirect=True)
+def test_circuits_of_two_devices_move_together(
+    launcher: Launcher, glass: Glass, ring_plan: RingPlan
+) -> None:
+    ring_plan(HOSTS).save(launcher.folder / "plan.json")
+    options = ("--plan", "../plan.json", *MOVES, "--json")
+    with faults(launcher.folder / "server0", bool, bool):
+        ended = run_everywhere(launcher, glass.hosts, glass.file, *options, script=SCRIPT)
+    assert check_moved(launcher, glass, ended, stopped=0) == ["right"] * HOSTS
 
 
 KILL = """
@@ -316,3 +345,45 @@ def test_a_launcher_that_dies_ends_the_job_with_the_name_of_its_host(
         assert removed["host_routes"] is True
     assert glass.rules() == []
     assert json.loads(run(*down))["host_routes"] is False
+
+
+# In attempt 0 rank 1 raises; in attempt 1 rank 3 kills the launcher of its host, and itself.
+RESTARTS = """
+import os
+import pathlib
+import signal
+import torch
+import torch.distributed as dist
+
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+dist.init_process_group()
+rank, world = dist.get_rank(), dist.get_world_size()
+for _ in range(2):
+    total = torch.arange(30_000) * (rank + 1)
+    dist.all_reduce(total)
+    assert torch.equal(total, torch.arange(30_000) * (world * (world + 1) // 2))
+pathlib.Path(f"reduced{attempt}").write_text(str(world))
+if (attempt, rank) == (0, 1):
+    raise ValueError
+if (attempt, rank) == (1, 3):
+    os.kill(os.getppid(), signal.SIGKILL)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("glass", ["sonic-ocs"], indirect=True)
+def test_circuits_move_after_restarts_also_without_a_lost_host(
+    launcher: Launcher, glass: Glass
+) -> None:
+    options = ("--model=none", "--nnodes", "3:4", "--max-restarts", "2", *MOVES, "--json")
+    ended = run_everywhere(launcher, glass.hosts, glass.file, *options, script=RESTARTS)
+    assert [done.returncode for done in ended[:3]] == [0] * 3, ended
+    for number in range(3):
+        folder = launcher.folder / f"server{number}"
+        assert [(folder / f"reduced{k}").read_text() for k in range(3)] == ["4", "4", "3"]
+    assert json.loads(ended[0].stdout)["collectives"]["moved"] >= 4
+    h3 = f"h3 (node rank 3, {glass.hosts.managements[3]}) is gone: its launcher has ended"
+    assert ended[0].stderr.count(h3) == 1
+    assert glass.rules(but=3) == []
