@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -112,8 +111,6 @@ def _trace(
 
     world_size = arguments.world_size
     limits.check_items(world_size, "world-size", world_size, "ranks")
-    if not os.path.isfile(arguments.model):
-        raise InputError(f"world-size: needs a training script, and {arguments.model} is none")
     chosen: dict[str, Any] = {"ranks": _ranks(arguments)}
     if arguments.iterations is not None:
         chosen["iterations"] = arguments.iterations

@@ -243,4 +243,4 @@ def test_the_verb_writes_the_prediction_of_a_plan(
     assert json.loads(capsys.readouterr().out)["contents"] == "2 iterations predicted"
     (tmp_path / "opgraph.json").unlink()
     assert main(["timeline", str(tmp_path)]) == 2
-    assert "none was recorded (topoopt run --timeline)" in capsys.readouterr().err
+    assert "`topoopt run --timeline FIRST:END`" in capsys.readouterr().err

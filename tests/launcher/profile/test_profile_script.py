@@ -106,7 +106,7 @@ def test_a_script_that_fails_is_one_line_and_writes_nothing(
         (["--world-size", "2", "--ranks", "a"], ("ranks", "a")),
         (["--world-size", "2", "--iterations", "1"], ("iterations", 2)),
         (["--world-size", "2", "--time-limit", "0"], ("time_limit_s", 0.0, 0)),
-        (["--world-size", "2"], ("--world-size", "script", "nowhere.py")),
+        (["--world-size", "2"], ("script", "nowhere.py")),
         (["--ranks", "0"], ("--ranks", "--world-size")),
         (["--", "--epochs", "3"], ("training scripts", "--world-size")),
         (["--world-size", "2", "--batch-size", "8"], ("batch-size", "script")),

@@ -107,7 +107,7 @@ def trace_script(
     if not time_limit_s > 0:
         raise ValueError(f"time_limit_s: {time_limit_s} is not above 0")
     if not script.module and not Path(script.name).is_file():
-        raise ScriptError(f"script: there is no file {script.name}")
+        raise ScriptError(f"script: {script.name} is no file; name a training script")
     of_rank = limits or replace(_RANK_LIMITS, time_s=time_limit_s)
     answers = run_jobs(
         [job(script, world, rank, iterations=iterations, limits=of_rank) for rank in chosen],
