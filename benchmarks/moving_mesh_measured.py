@@ -5,10 +5,9 @@ faster, beside those of the plan.
 
 Emulated hosts with an emulated switch train as mesh_training.py describes, as with `topoopt run
 --collectives static` and `auto`, in turns; `alone` is auto without moves ahead of the next
-collective, which are made for collectives of all ranks, such as those of --experts. The table has
-the median of the steps but the first two of every turn. Below it is a line for each collective that
-was compared: how often it moved circuits, both predictions, and the mean time and that of its
-moves.
+collective. The table has the median of the steps but the first two of every turn. Below it is a
+line for each collective that was compared: how often it moved circuits, both predictions, and the
+mean time and that of its moves.
 """
 
 from __future__ import annotations

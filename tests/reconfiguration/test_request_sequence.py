@@ -41,3 +41,26 @@ def test_a_wrong_expectation_is_not_repeated_after_the_same_requests() -> None:
     for request in "DABC":
         sequence.add(request)
     assert sequence.expected() == (), "D follows, which was wrong once"
+
+
+def test_a_wrong_expectation_is_forgiven_after_it_would_have_been_right_eight_times() -> None:
+    sequence = RequestSequence()
+    for request in "ABCDABCD":
+        sequence.add(request)
+    for request in "ABC":
+        sequence.add(request)
+    sequence.doubt("D")
+    for _ in range(8):
+        assert sequence.expected() == ()
+        for request in "DABC":
+            sequence.add(request)
+    assert sequence.expected() == ("D",)
+
+
+def test_several_requests_are_expected_in_their_order() -> None:
+    sequence = RequestSequence()
+    for request in "ABCABC":
+        sequence.add(request)
+    assert sequence.expected(2) == ("A", "B")
+    sequence.add("A")
+    assert sequence.expected(5) == ("B", "C", "A")
