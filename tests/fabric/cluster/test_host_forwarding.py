@@ -90,7 +90,7 @@ def test_the_next_job_undoes_what_a_killed_one_has_left(
     before = state(host)
     killed = inside(host, lambda: HostForwarding(["nic0"], ADDRESS))
     inside(host, lambda: write_routes(killed.tables))
-    with refused(FabricError, "another job or server"):
+    with refused(FabricError, "another job", "forwarding-"):
         inside(host, lambda: HostForwarding(["nic0"], ADDRESS))
     monkeypatch.setattr(host_forwarding, "process_start", lambda process: -1)  # it has ended
     assert inside(host, lambda: host_forwarding.undo_left(dry_run=True)) is True
