@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import library_models
 import pytest
 import torch
+import whole_views
 from planned_training import SAMPLES, SERVERS, Family, check
 from torch import nn
 
@@ -119,6 +120,7 @@ FAMILIES = {
         *(library_models.decoder, "Phi3"),
         **{**DECODER, "num_attention_heads": 8, "pad_token_id": 0, "eos_token_id": 1},
     ),
+    **{name: of_words(build) for name, build in whole_views.DECODERS.items()},
     "encoder": Family(encoder, numbers, nn.functional.mse_loss),
     **{name: of_library(name) for name in ("vit", "vit of timm", "vit of torchvision")},
     "vit of timm without a class": of_library("vit of timm without a class"),
@@ -127,7 +129,10 @@ FAMILIES = {
 # whose positions cannot be divided: an odd number of patches
 UNDIVIDED = ("vit", "vit of timm", "vit of torchvision")
 # with joint projections of queries, keys and values
-JOINT = ("gpt2 of transformers", "phi-3 of transformers", "encoder", "vit of timm without a class")
+JOINT = (
+    *("gpt2 of transformers", "phi-3 of transformers", "encoder", "vit of timm without a class"),
+    *("nanogpt", "nanogpt with a softmax"),
+)
 PLANS = {
     "llama": [*GENERAL, *DEEP, *TENSORS, *POSITIONS],
     "llama of transformers": [*GENERAL, *DEEP, *TENSORS, *POSITIONS],
@@ -154,6 +159,10 @@ OTHER_BYTES = {"qwen3-moe of transformers": EXPERTS}
         ("gpt2 of transformers", [TENSORS[0]]),
         ("phi-3 of transformers", [TENSORS[1]]),
         ("encoder", [TENSORS[2]]),
+        ("nanogpt", [TENSORS[1]]),
+        ("nanogpt with a softmax", [TENSORS[2]]),
+        ("nanogpt of five dimensions", [TENSORS[0]]),
+        ("nanogpt with three layers", ["context=2,tensor=2,micro_batch=8"]),
         ("qwen3-moe", TENSORS[:2]),  # the group sums the gradients of experts
         ("gpt", ["tensor=2,pipeline=2,micro_batch=2", TENSORS[2]]),  # tables of positions
     ],
@@ -182,6 +191,7 @@ def test_a_family_trains_as_planned_in_ten_ways(name: str, tmp_path: Path) -> No
         ("dit", "context=2", ["context: 2", "'pos_embed.proj'"]),
         ("unet", "context=2", ["context: 2", "attn2", "has 256", "has 64"]),
         ("unet", "tensor=2", ["tensor: 2", "attn2.to_k", "5 positions"]),
+        ("nanogpt with biases", "tensor=2", ["tensor: 2", "attn.scaled_dot_product_attention"]),
     ],
 )
 def test_a_plan_refuses_what_a_family_cannot_run(name: str, text: str, named: list[str]) -> None:

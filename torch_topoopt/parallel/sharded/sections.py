@@ -48,6 +48,14 @@ def is_conv1d(module: nn.Module) -> bool:
     return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
 
 
+def features_of(layer: Any) -> tuple[int, int]:
+    """Those of the inputs and of the result of a whole linear layer."""
+    if is_conv1d(layer):
+        inputs, outputs = layer.weight.shape
+        return inputs, outputs
+    return layer.in_features, layer.out_features
+
+
 def sections_of_columns(layer: nn.Module, sizes: Sequence[int]) -> dict[str, Sections]:
     """Those of the parameters of a linear layer, by name, whose columns have `sizes`."""
     of_weight = int(is_conv1d(layer))

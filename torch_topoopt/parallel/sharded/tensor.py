@@ -33,16 +33,22 @@ from torch_topoopt.parallel.sharded.local_parts import (
 from torch_topoopt.parallel.sharded.sections import (
     Conv1DRows,
     LayerColumns,
+    features_of,
     is_conv1d,
     sections_of_columns,
 )
+from torch_topoopt.parallel.sharded.whole_sizes import LayerNumbers, WholeSizes
 from torch_topoopt.parallel.splits import is_divisible
 from torch_topoopt.parallel.stages import StrategyError
 from torch_topoopt.plan.layout import Layout
 from torch_topoopt.search.accelerators import class_of
 from torch_topoopt.search.layouts.cell_costs import parameter_kinds
 from torch_topoopt.search.layouts.cells import cells_of, shared_bytes, with_shared_tables
-from torch_topoopt.search.layouts.divisible import gathers_operands, why_not_divided
+from torch_topoopt.search.layouts.divisible import (
+    gathers_operands,
+    is_product_of_heads,
+    why_not_divided,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -70,6 +76,8 @@ def tensor_parallel(
     chosen = dict(styles.of_modules())
     for path in styles.gathering():
         module.get_submodule(path).register_forward_pre_hook(_gather_inputs, with_kwargs=True)
+    for owner, numbers in styles.with_numbers():
+        WholeSizes.around(owner, numbers)
     for owner in styles.with_heads():
         _divide_heads(owner, mesh.size())
     for owner, sizes in styles.with_sections():
@@ -209,11 +217,37 @@ class TensorStyles:
                 yield operator, path, leaf
 
     def with_heads(self) -> list[nn.Module]:
-        """The modules whose attention has some of the heads."""
+        """The modules whose attention, or functions of it, have some of the heads."""
         pairs = zip(self.operators, self.kinds, strict=True)
-        names = [path_of(o) for o, k in pairs if class_of(o) == "attention" and k == "columns"]
+        with_heads = (o for o, kind in pairs if kind == "columns" and _has_heads(o))
+        names = map(path_of, with_heads)
         paths = dict.fromkeys(name.rpartition(".")[0] for name in names)
         return [self.modules[path] for path in paths if path in self.modules]
+
+    def with_numbers(self) -> Iterator[tuple[nn.Module, LayerNumbers]]:
+        """The modules that take heads or sections apart, and their numbers of features."""
+        sizes: dict[str, set[int]] = defaultdict(set)
+        sections: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+        for operator, kind in zip(self.operators, self.kinds, strict=True):
+            path = path_of(operator)
+            leaf = self.modules.get(path)
+            if not (isinstance(leaf, nn.Linear) or (leaf is not None and is_conv1d(leaf))):
+                continue
+            owner, its = path.rpartition(".")[0], _sizes(operator)
+            if kind == "columns":
+                sizes[owner].update((features_of(leaf)[1], *its))
+                sections[owner].update([its] if its else [])
+            elif kind == "rows":
+                sizes[owner].add(features_of(leaf)[0])
+        apart = {*self.with_heads(), *(module for module, _ in self.with_sections())}
+        for owner, of_layers in sizes.items():
+            module = self.modules[owner]
+            if module not in apart or self._in_mixture(f"{owner}."):
+                continue
+            whole = frozenset(_head_counts(module).values())
+            part = frozenset(count // self.parts for count in whole)
+            numbers = frozenset(of_layers), frozenset(sections[owner])
+            yield module, LayerNumbers(self.parts, *numbers, (whole, part))
 
     def with_products(self) -> list[nn.Module]:
         """The modules that multiply by matrices of their own or of tables, by functions."""
@@ -239,14 +273,25 @@ class TensorStyles:
         return Replicate()
 
 
+def _has_heads(operator: Operator) -> bool:
+    return class_of(operator) == "attention" or is_product_of_heads(operator)
+
+
 def _divide_heads(module: nn.Module, parts: int) -> None:
     """Attributes with a number of heads get that of this rank: forward methods view tensors by it.
 
     Names are those of transformers, diffusers and timm.
     """
-    for name, value in vars(module).items():
-        if name.endswith(("heads", "n_head")) and isinstance(value, int):
-            setattr(module, name, value // parts)
+    for name, value in _head_counts(module).items():
+        setattr(module, name, value // parts)
+
+
+def _head_counts(module: nn.Module) -> dict[str, int]:
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if name.endswith(("heads", "n_head")) and isinstance(value, int)
+    }
 
 
 # Numbers of features, by which forward methods take the columns of a layer apart. Names are those

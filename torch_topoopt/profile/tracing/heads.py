@@ -26,7 +26,19 @@ def heads_of(traced: TracedOperator) -> Heads | None:
     if not found or None in found or len({heads[0] for heads in found if heads}) != 1:
         return None
     dimension, count = min(heads for heads in found if heads)
-    return (dimension, count) if traced.shapes[0][dimension] % count == 0 else None
+    if traced.shapes[0][dimension] % count or reads_whole_heads(traced, dimension):
+        return None
+    return dimension, count
+
+
+def reads_whole_heads(traced: TracedOperator, dimension: int) -> bool:
+    """Whether `traced` reads a constant with values for each head, such as a bias of positions:
+    parts of the heads would need parts of it. The result has heads in `dimension`."""
+    shape = traced.shapes[0]
+    heads = {shape[dimension], shape[0] * shape[dimension]} - {1}
+    constants = [read.shape for read in traced.reads.values() if read.producer is None]
+    missing = (None,) * len(shape)
+    return any((*missing, *its)[-len(shape) :][dimension] in heads for its in constants)
 
 
 def heads_read(traced: TracedOperator) -> list[Heads | None]:
@@ -62,6 +74,8 @@ def _heads_in(read: Read, producer: TracedOperator) -> Heads | None:
     if producer.heads is not None:
         dimension, count = producer.heads
         stride, size = producer.strides[dimension], producer.shapes[0][dimension]
+        if _joins_samples(read, producer, dimension):
+            return dimension, count
     elif len(producer.shapes) == 1 and len(producer.shapes[0]) == 3:
         features = producer.shapes[0][-1]
         stride = max((s for s in strides if 1 < s < features), default=0)
@@ -72,3 +86,13 @@ def _heads_in(read: Read, producer: TracedOperator) -> Heads | None:
         return None
     at = strides.index(stride) if stride in strides else 0
     return (at, count) if at in (1, 2) and read.shape[at] == size else None
+
+
+def _joins_samples(read: Read, producer: TracedOperator, dimension: int) -> bool:
+    """Whether it has one dimension of samples and heads, and the others of what `producer` makes:
+    so a product of matrices reads them."""
+    if dimension != 1:
+        return False
+    samples, heads, *others = producer.shapes[0]
+    stride, *other_strides = producer.strides[1:]
+    return read.shape == (samples * heads, *others) and read.strides == (stride, *other_strides)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from torch_topoopt.op_graph import Split
-from torch_topoopt.profile.tracing.heads import heads_read, norm_dimensions
+from torch_topoopt.profile.tracing.heads import heads_read, norm_dimensions, reads_whole_heads
 from torch_topoopt.profile.tracing.records import ATTENTION, CAUSAL_ATTENTION, storage_of
 
 if TYPE_CHECKING:
@@ -140,7 +140,8 @@ def _known(
         yield "columns", shape[1], "part"
     elif traced.kind in _ATTENTION and len(shape) == 4:
         heads = (count for _, count in filter(None, heads_read(traced)))
-        yield "columns", min(heads, default=shape[1]), "part"
+        together = reads_whole_heads(traced, 1)
+        yield "columns", 1 if together else min(heads, default=shape[1]), "part"
         yield "attribute", shape[2], "whole"  # queries; each needs all keys and values
     elif traced.kind in _COPIES:
         yield from _heads_side_by_side(traced)

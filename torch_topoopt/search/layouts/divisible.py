@@ -51,6 +51,13 @@ def has_projections(operator: Operator) -> bool:
     return class_of(operator) == "attention" and operator.split("rows") is not None
 
 
+def is_product_of_heads(operator: Operator) -> bool:
+    """Whether a function multiplies queries by keys, or weights by values, of each head."""
+    if class_of(operator) != "dense" or not operator.kind[:1].islower():
+        return False
+    return operator.output_dimensions > _DIMENSIONS and not operator.parameter_bytes
+
+
 def gathers_operands(operator: Operator, kind: ParameterKind | None) -> bool:
     """Whether each rank of a tensor group needs whole operands, which have parts of positions."""
     if kind == "columns":
@@ -80,10 +87,11 @@ def _why_not_tensor(
         return f"it reads heads of {', '.join(map(repr, dict.fromkeys(makers)))}, which is whole"
     split = operator.split(kind) if kind in ("columns", "rows") else None
     if split is None:
-        return ""
+        return "parts of its heads are not known" if is_product_of_heads(operator) else ""
     entries = class_of(operator) == "lookup" or not _is_read(operators, at)  # of a vocabulary
     if split.max_degree % parts and not entries:
-        parted = "heads" if has_projections(operator) else kind
+        by_heads = has_projections(operator) or is_product_of_heads(operator)
+        parted = "heads" if by_heads else kind
         return f"{split.max_degree} {parted} are no multiple of it"
     return ""
 
