@@ -22,7 +22,7 @@
 namespace topoopt {
 namespace {
 
-constexpr int kSize = 4;
+constexpr int kServers = 4;
 constexpr uint32_t kChannel = 7;
 constexpr const char* kStay = "stay";
 const std::vector<int> kNumbers = {10, 11, 12, 13};  // of the ranks
@@ -31,15 +31,15 @@ const std::vector<int> kNumbers = {10, 11, 12, 13};  // of the ranks
 // parts.
 std::string schedule() {
   std::vector<std::vector<CircuitHop>> program(2);
-  for (int i = 0; i < kSize; ++i) {
-    const auto on = [](int member) { return member % kSize; };
+  for (int i = 0; i < kServers; ++i) {
+    const auto on = [](int member) { return member % kServers; };
     program[0].push_back({i, on(i + 1), i, on(i + 1)});
     for (const int part : {0, 1}) program[0].push_back({i, on(i + 1), i, on(i + 2), part});
     program[1].push_back({i, on(i + 3), i, on(i + 3)});
   }
-  for (int i = 0; i < kSize; ++i) {
+  for (int i = 0; i < kServers; ++i) {
     for (const int part : {0, 1}) {
-      program[0].push_back({(i + 1) % kSize, (i + 2) % kSize, i, (i + 2) % kSize, part});
+      program[0].push_back({(i + 1) % kServers, (i + 2) % kServers, i, (i + 2) % kServers, part});
     }
   }
   std::string text = "schedule 1";
@@ -56,14 +56,14 @@ std::string schedule() {
 
 // An AllReduce on two topologies: blocks are added around the ring, and sums come back.
 std::string blocks() {
-  std::string text = "blocks 2 1 " + std::to_string(kSize);
+  std::string text = "blocks 2 1 " + std::to_string(kServers);
   for (const int shift : {1, 3}) {
-    text += " " + std::to_string(kSize * (kSize - 1));
-    for (int step = 1; step < kSize; ++step) {
-      for (int i = 0; i < kSize; ++i) {
+    text += " " + std::to_string(kServers * (kServers - 1));
+    for (int step = 1; step < kServers; ++step) {
+      for (int i = 0; i < kServers; ++i) {
         // Block b leaves member b + 1, is complete at member b, and goes back.
-        const int block = shift == 1 ? (i + kSize - step) % kSize : (i + step - 1) % kSize;
-        text += " " + std::to_string(i) + " " + std::to_string((i + shift) % kSize) + " " +
+        const int block = shift == 1 ? (i + kServers - step) % kServers : (i + step - 1) % kServers;
+        text += " " + std::to_string(i) + " " + std::to_string((i + shift) % kServers) + " " +
                 std::to_string(block) + " 0 " + (shift == 1 ? "1" : "0");
       }
     }
@@ -77,13 +77,13 @@ std::string blocks() {
 class Mover {
  public:
   explicit Mover(std::vector<std::string> answers) : answers_(std::move(answers)) {
-    for (int member = 0; member < kSize; ++member) {
+    for (int member = 0; member < kServers; ++member) {
       int ends[2];
       if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
       theirs_.push_back(ends[0]);
       own_.emplace_back(ends[1]);
     }
-    begun_.resize(kSize);
+    begun_.resize(kServers);
     thread_ = std::thread([this] { serve(); });
   }
 
@@ -165,8 +165,8 @@ class Mover {
       rows_[member] = row;
     }
     if (what == "ready") said_[what + " " + name + " " + rest].insert(member);
-    if (asks && rows_.size() == kSize) return choose(name, what == "collective");
-    if (what == "ready" && said_[what + " " + name + " " + rest].size() == kSize) {
+    if (asks && rows_.size() == kServers) return choose(name, what == "collective");
+    if (what == "ready" && said_[what + " " + name + " " + rest].size() == kServers) {
       if (answer_ == "stop " + rest) return stop(name, "the circuits stay dark");
       std::string moved = "moved " + name + " " + rest + "\n";
       if (rest == "2") moved += "free\n";  // the plan's circuits, after two topologies
@@ -226,10 +226,11 @@ class Circuits : public testing::Test {
     limit_ = limit;
     mover_ = std::make_unique<Mover>(std::move(answers));
     network_ = std::make_unique<Network>(
-        NetworkOptions{.size = kSize, .cables = completeOf(kSize), .recovers = true}, random_);
-    std::vector<int> ranks(kSize);
+        NetworkOptions{.size = kServers, .cables = completeOf(kServers), .recovers = true},
+        random_);
+    std::vector<int> ranks(kServers);
     std::iota(ranks.begin(), ranks.end(), 0);
-    for (int member = 0; member < kSize; ++member) {
+    for (int member = 0; member < kServers; ++member) {
       GroupConfig config;
       config.name = "test";
       config.channel = kChannel;
@@ -254,10 +255,10 @@ class Circuits : public testing::Test {
 
   // AllReduces of `count` floats on all members, each of which has its number.
   std::vector<Outcome> addUp(std::vector<std::vector<float>>& data, size_t count) {
-    std::vector<Outcome> outcomes(kSize);
+    std::vector<Outcome> outcomes(kServers);
     data.clear();
-    for (int i = 0; i < kSize; ++i) data.emplace_back(count, static_cast<float>(i));
-    for (int i = 0; i < kSize; ++i) {
+    for (int i = 0; i < kServers; ++i) data.emplace_back(count, static_cast<float>(i));
+    for (int i = 0; i < kServers; ++i) {
       groups_[i]->allReduce(data[i].data(), count, DataType::kFloat32, ReduceOp::kSum,
                             CallTerms(limit_), outcomes[i].done());
     }
@@ -268,7 +269,7 @@ class Circuits : public testing::Test {
 
   // Circuits lead from 0 to 1 and from 2 to 3 only, and back.
   void moveApart(const std::string& how = "hold") {
-    for (int member = 0; member < kSize; ++member) {
+    for (int member = 0; member < kServers; ++member) {
       mover_->tell(member, how + (member < 2 ? " 0,1" : " 2,3"));
       eventually("the circuits move", [&] {
         bool move = false;
@@ -278,7 +279,7 @@ class Circuits : public testing::Test {
     }
   }
   void moveBack() {
-    for (int member = 0; member < kSize; ++member) mover_->tell(member, "free");
+    for (int member = 0; member < kServers; ++member) mover_->tell(member, "free");
   }
 
   Outcome send(int from, int to, int& value) {
@@ -303,15 +304,15 @@ class Circuits : public testing::Test {
   // Starts an all-to-all on all members; `wrong` is what a member adds to what it expects from
   // member 0.
   std::vector<Outcome> start(int round, const std::map<int, size_t>& wrong = {}) {
-    std::vector<Outcome> outcomes(kSize);
+    std::vector<Outcome> outcomes(kServers);
     inputs_.resize(round + 1);
     outputs_.resize(round + 1);
-    inputs_[round].resize(kSize);
-    outputs_[round].resize(kSize);
-    for (int member = 0; member < kSize; ++member) {
+    inputs_[round].resize(kServers);
+    outputs_[round].resize(kServers);
+    for (int member = 0; member < kServers; ++member) {
       std::vector<size_t> sends, receives;
       auto& input = inputs_[round][member];
-      for (int other = 0; other < kSize; ++other) {
+      for (int other = 0; other < kServers; ++other) {
         sends.push_back(bytesOf(member, other));
         receives.push_back(bytesOf(other, member) +
                            (other == 0 && wrong.contains(member) ? wrong.at(member) : 0));
@@ -326,9 +327,9 @@ class Circuits : public testing::Test {
   }
 
   void expectRight(int round) {
-    for (int member = 0; member < kSize; ++member) {
+    for (int member = 0; member < kServers; ++member) {
       size_t at = 0;
-      for (int other = 0; other < kSize; ++other) {
+      for (int other = 0; other < kServers; ++other) {
         for (size_t i = 0; i < bytesOf(other, member) && other != member; ++i) {
           ASSERT_EQ(outputs_[round][member][at + i], valueOf(other, member, round));
         }
@@ -361,12 +362,12 @@ class Circuits : public testing::Test {
 TEST_F(Circuits, MoveForSomeAndStayForOthersWhateverIsCalledMeanwhile) {
   open({"", kStay, "", ""});
   std::vector<std::vector<Outcome>> outcomes;
-  std::vector<std::vector<float>> sums(kSize, std::vector<float>(5000, 1.f));
-  std::vector<Outcome> summed(kSize);
+  std::vector<std::vector<float>> sums(kServers, std::vector<float>(5000, 1.f));
+  std::vector<Outcome> summed(kServers);
   for (int round = 0; round < 4; ++round) {
     outcomes.push_back(start(round));
     if (round != 1) continue;
-    for (int member = 0; member < kSize; ++member) {
+    for (int member = 0; member < kServers; ++member) {
       groups_[member]->allReduce(sums[member].data(), sums[member].size(), DataType::kFloat32,
                                  ReduceOp::kSum, kNoHurry, summed[member].done());
     }
@@ -420,7 +421,7 @@ TEST_F(Circuits, MoveForAnAllReduceAndOneThatIsStoppedEndsAlone) {
     if (!expected.empty()) continue;
     for (const auto& sum : data) EXPECT_EQ(sum, std::vector<float>(50'001, 6.f));
   }
-  EXPECT_EQ(requests(), 5u * kSize);
+  EXPECT_EQ(requests(), 5u * kServers);
 }
 
 TEST_F(Circuits, AreNotRequestedForWhatIsShortOnThoseOfThePlan) {
@@ -429,7 +430,7 @@ TEST_F(Circuits, AreNotRequestedForWhatIsShortOnThoseOfThePlan) {
     open({kStay});
     std::vector<std::vector<float>> data;
     expectAll(addUp(data, 1000), "");
-    EXPECT_EQ(requests(), least_s < 1 ? static_cast<size_t>(kSize) : 0u);
+    EXPECT_EQ(requests(), least_s < 1 ? static_cast<size_t>(kServers) : 0u);
     for (const auto& sum : data) EXPECT_EQ(sum, std::vector<float>(1000, 6.f));
     TearDown();
   }
@@ -440,7 +441,8 @@ TEST_F(Circuits, ThatLeadElsewhereHoldUpCollectivesThatAreNotRequested) {
   moveApart();
   std::vector<std::vector<float>> data;
   auto outcomes = addUp(data, 1000);
-  eventually("all ask for the plan's circuits", [&] { return mover_->heard("restore") == kSize; });
+  eventually("all ask for the plan's circuits",
+             [&] { return mover_->heard("restore") == kServers; });
   for (Outcome& outcome : outcomes) EXPECT_FALSE(outcome.over());
   moveBack();
   expectAll(std::move(outcomes), "");
@@ -480,19 +482,19 @@ TEST_F(Circuits, AreNotRequestedWhileTheyAreChanged) {
 
 TEST_F(Circuits, ThatMoveDuringAShortCollectiveAreRequestedBack) {
   open({});
-  std::vector<Outcome> outcomes(kSize);
-  std::vector<float> data(kSize, 1.f);
+  std::vector<Outcome> outcomes(kServers);
+  std::vector<float> data(kServers, 1.f);
   const auto call = [&](int member) {
     groups_[member]->allReduce(&data[member], 1, DataType::kFloat32, ReduceOp::kSum, kNoHurry,
                                outcomes[member].done());
   };
-  for (int member = 0; member < kSize - 1; ++member) call(member);
+  for (int member = 0; member < kServers - 1; ++member) call(member);
   moveApart();
-  eventually("they ask for others", [&] { return mover_->heard("restore") == kSize - 1; });
+  eventually("they ask for others", [&] { return mover_->heard("restore") == kServers - 1; });
   moveBack();
-  call(kSize - 1);
+  call(kServers - 1);
   expectAll(std::move(outcomes), "");
-  EXPECT_EQ(data, std::vector<float>(kSize, 4.f));
+  EXPECT_EQ(data, std::vector<float>(kServers, 4.f));
 }
 
 TEST_F(Circuits, MessagesThatAreHeldUpEndWithTheirGroup) {
@@ -530,10 +532,10 @@ TEST_F(Circuits, SizesThatDoNotMatchFailTheGroup) {
 
 TEST_F(Circuits, AnotherCallElsewhereIsFoundBeforeAnythingMoves) {
   open({""});
-  std::vector<Outcome> outcomes(kSize);
-  std::vector<float> data(kSize, 0.f);
-  std::vector<size_t> none(kSize, 0);
-  for (int member = 1; member < kSize; ++member) {
+  std::vector<Outcome> outcomes(kServers);
+  std::vector<float> data(kServers, 0.f);
+  std::vector<size_t> none(kServers, 0);
+  for (int member = 1; member < kServers; ++member) {
     groups_[member]->exchange(CallName::kAllToAll, nullptr, none, nullptr, none,
                               CallTerms(kNoHurry), outcomes[member].done());
   }
@@ -545,7 +547,7 @@ TEST_F(Circuits, AnotherCallElsewhereIsFoundBeforeAnythingMoves) {
 TEST_F(Circuits, AMoverThatEndsOrSaysNothingEndsTheCall) {
   open({"ignore"}, limitOf(std::chrono::milliseconds(300)));
   expectAll(start(0), "Timed out after");
-  eventually("the members leave", [&] { return mover_->heard("leave") == kSize; });
+  eventually("the members leave", [&] { return mover_->heard("leave") == kServers; });
   TearDown();
   open({"ignore"});
   auto outcomes = start(1);
