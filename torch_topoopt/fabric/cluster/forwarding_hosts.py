@@ -99,11 +99,6 @@ class ForwardingHosts:
                 receive(meeting, _WRITTEN, time.monotonic() + _MEET_S)
             self._stack = stack.pop_all()
 
-    @property
-    def leads(self) -> bool:
-        """Whether this host commands the others."""
-        return self._server == 0
-
     def addresses(self) -> tuple[ServerAddress, ...]:
         """Those of all servers, for forwarded connections."""
         return tuple(ServerAddress(server, server_address(server)) for server in self._servers)
