@@ -6,9 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <optional>
 
 namespace topoopt {
 namespace {
@@ -17,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 // Consecutive sends that the kernel copied, after which zero copy is disabled.
 constexpr int kMostCopied = 8;
-// Wait for lent memory while some returns this often, up to a limit.
+// By default, wait for lent memory while some returns this often, up to a limit.
 constexpr std::chrono::milliseconds kMostIdle{100};
 constexpr std::chrono::milliseconds kMostWait{1000};
 
@@ -35,11 +33,14 @@ std::optional<sock_extended_err> noticeOf(msghdr& message) {
 
 }  // namespace
 
-void ZeroCopySends::begin(int fd, ZeroCopy mode) {
+void ZeroCopySends::begin(int fd, ZeroCopy mode,
+                          std::optional<std::chrono::milliseconds> memory_wait) {
   lent_.clear();
   first_ = 0;
   copied_sends_ = 0;
   always_ = mode == ZeroCopy::kAlways;
+  most_idle_ = memory_wait.value_or(kMostIdle);
+  most_wait_ = memory_wait.value_or(kMostWait);
   const int on = 1;
   supported_ =
       mode != ZeroCopy::kOff && setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on) == 0;
@@ -78,10 +79,10 @@ bool ZeroCopySends::takeNotices(int fd) {
 
 bool ZeroCopySends::awaitAll(int fd) {
   const auto begin = Clock::now();
-  auto until = begin + kMostIdle;
+  auto until = begin + most_idle_;
   for (;;) {
     const auto now = Clock::now();
-    if (takeNotices(fd)) until = std::min(now + kMostIdle, begin + kMostWait);
+    if (takeNotices(fd)) until = std::min(now + most_idle_, begin + most_wait_);
     if (lent_.empty()) return true;
     if (now >= until) return false;
     pollfd errors{fd, 0, 0};

@@ -8,9 +8,11 @@
 
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 
 namespace topoopt {
 
@@ -25,8 +27,9 @@ class ZeroCopySends {
   // For fewer bytes, pinning pages and the kernel's notice cost more than a copy.
   static constexpr size_t kLeastBytes = 64 << 10;
 
-  // Starts a new connection. Zero copy stays off if the socket does not support it.
-  void begin(int fd, ZeroCopy mode);
+  // Starts a new connection. Zero copy stays off if the socket does not support it. `memory_wait`:
+  // the limit of awaitAll().
+  void begin(int fd, ZeroCopy mode, std::optional<std::chrono::milliseconds> memory_wait);
 
   // Returns whether the next send of this size should be zero-copy.
   bool takes(size_t bytes) const { return on_ && bytes >= kLeastBytes; }
@@ -39,7 +42,8 @@ class ZeroCopySends {
   bool noticesCome() const { return supported_; }
   // Reads the pending notices. Returns false if there are none.
   bool takeNotices(int fd);
-  // Waits until no memory is lent, as long as some keeps returning. Returns false otherwise.
+  // Waits until no memory is lent. By default, it waits as long as some keeps returning. Returns
+  // false otherwise.
   bool awaitAll(int fd);
 
   // The kernel may still read bytes from this connection offset on in place.
@@ -61,6 +65,8 @@ class ZeroCopySends {
   bool supported_ = false;  // by this connection
   bool on_ = false;         // still used
   bool always_ = false;
+  std::chrono::milliseconds most_idle_{};
+  std::chrono::milliseconds most_wait_{};
   std::deque<Send> lent_;
   uint32_t first_ = 0;    // the kernel's number of the first in lent_
   int copied_sends_ = 0;  // consecutive

@@ -25,7 +25,7 @@ constexpr size_t kSlotBytes = 8 << 10;
 constexpr size_t kShmSlotBytes = 4 << 10;
 // Limit of the wait for the end of one side.
 constexpr std::chrono::milliseconds kSettleTime{1000};
-// Limits of the wait for requested memory, which blocks the reactor; then the link is lost.
+// Default limits of the wait for requested memory, which blocks the reactor; then the link is lost.
 constexpr std::chrono::milliseconds kShortestWait{50};
 constexpr std::chrono::milliseconds kLongestWait{500};
 constexpr int kPayloadTimes = 4;
@@ -94,7 +94,8 @@ size_t slotBytesOf(const std::string& provider) {
 FabricLink::FabricLink(const LinkSpec& spec, const Context& context)
     : Link(spec, context, {.acknowledgements = this, .lent_memory = this, .replaceable = this}),
       provider_(spec.provider),
-      slot_bytes_(slotBytesOf(spec.provider)) {
+      slot_bytes_(slotBytesOf(spec.provider)),
+      memory_wait_(spec.memory_wait) {
   take(spec);
 }
 
@@ -379,8 +380,9 @@ Acknowledged FabricLink::acknowledged() {
 
 template <typename Condition>
 bool FabricLink::waitUntil(Condition met) {
-  const auto wait = std::clamp<std::chrono::duration<double>>(kPayloadTimes * payload_time_,
-                                                              kShortestWait, kLongestWait);
+  const std::chrono::duration<double> wait =
+      memory_wait_.value_or(std::clamp<std::chrono::duration<double>>(kPayloadTimes * payload_time_,
+                                                                      kShortestWait, kLongestWait));
   const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
   while (!met() && !broken_ && port_ && Clock::now() < until) {
     if (!progress()) std::this_thread::yield();  // the other end may need the core

@@ -153,6 +153,7 @@ class FabricLink final : public Link,
 
   const std::string provider_;
   const size_t slot_bytes_;
+  const std::optional<std::chrono::duration<double>> memory_wait_;  // see LinkSpec
   Descriptor socket_;
   std::vector<std::byte> control_;  // received over the socket, not yet parsed
   std::unique_ptr<FabricPort> port_;

@@ -8,6 +8,7 @@
 
 #include <sys/uio.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -58,6 +59,9 @@ struct LinkSpec {
   bool threads = false;
   // For long payloads of a fast, unencrypted socket.
   ZeroCopy zero_copy = ZeroCopy::kOff;
+  // The link is lost if requested memory of payloads is not free after this time; nullopt: the
+  // default of the kind. The wait blocks the reactor.
+  std::optional<std::chrono::milliseconds> memory_wait{};
 
   int peerRank() const { return peer >= 0 ? peer : sends ? link.target : link.source; }
 };

@@ -67,7 +67,7 @@ void TcpLink::take(const LinkSpec& spec) {
         std::clamp<size_t>(unsent / 2, kNeighbourPayloadBytes, kMaxPayloadBytes));
   }
   disconnected_ = false;
-  zero_copy_.begin(socket_.get(), fast() ? spec.zero_copy : ZeroCopy::kOff);
+  zero_copy_.begin(socket_.get(), fast() ? spec.zero_copy : ZeroCopy::kOff, spec.memory_wait);
 }
 
 // Edge-triggered: registered once, notified on changes.

@@ -11,6 +11,7 @@ namespace {
 
 TEST_P(LinkContract, ARedirectedPayloadLeavesItsMemoryAlone) {
   constexpr size_t kFrames = 40;
+  open(kWaitLimit);
   data_.push_back(randomBytes(kLongBytes, random_));
   auto place = std::make_unique<std::vector<std::byte>>(kLongBytes);
   b_->on([&](Link&) { b_->place = place->data(); });
@@ -75,6 +76,7 @@ TEST_P(LinkContract, MemoryIsGivenUpWhilePayloadsAreUnderWay) {
   constexpr size_t kFrames = 40;
   constexpr size_t kBytes = 200000;
   using Place = std::vector<std::byte>;
+  open(kWaitLimit);
   data_.push_back(randomBytes(kBytes, random_));
   const std::vector<std::byte>& last = data_.front();
   for (uint64_t round = 0; round < 8; ++round) {
