@@ -14,6 +14,7 @@ from support.refusals import named
 from torch_topoopt.launcher.console import Terminal
 from torch_topoopt.launcher.main import main
 from torch_topoopt.launcher.plan.plan_tables import network_lines, show_rounds
+from torch_topoopt.op_graph import OpGraph
 from torch_topoopt.plan import Group, Plan, Ring, Round, Route
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _edited(file: Path, **changes: Any) -> None:
     ("change", "tokens"),
     [
         (lambda f: f.write_text(f.read_text()[:100]), ("JSON",)),
-        (lambda f: _edited(f, version=99), ("version", 99, 4)),
+        (lambda f: _edited(f, version=99), ("version", 99, OpGraph.VERSION)),
         (lambda f: _edited(f, colour="red"), ("colour", "unknown")),
         (lambda f: f.write_bytes(b"\xff\xfe\x00"), ("text file",)),
         (lambda f: f.unlink(), ("OpGraph", "No such file")),

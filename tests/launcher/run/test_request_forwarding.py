@@ -74,9 +74,9 @@ def test_a_rank_of_another_host_talks_to_the_service_of_server_0(
         rank.sendall(b"rank %d %d\n" % (number, number))
         assert read_line(rank) == "asks 0 inf"
     for number, rank in enumerate(ranks):
-        rank.sendall(b"collective 7 0 0,1 0,1 all_reduce 100 %d 1.0\n" % number)
+        rank.sendall(b"collective 7 0 0,1 0,1 all_reduce 100 %d 1.0 -\n" % number)
     assert [read_line(rank) for rank in ranks] == ["stay 7 0"] * 2
-    ranks[0].sendall(b"collective 7 1 0,1 0,1 all_reduce 100 1 1.0\n")
+    ranks[0].sendall(b"collective 7 1 0,1 0,1 all_reduce 100 1 1.0 -\n")
     ranks[1].close()
     assert read_line(ranks[0]) == "stop 7 1 server 1 has left"
 
