@@ -159,7 +159,7 @@ VERSION_OF_FIELDS = 5
 
 
 def test_other_fields_are_another_version() -> None:
-    """Whoever changes the fields changes both constants, and the docstring of OpGraph."""
+    """After a change of fields, both constants and the docstring of OpGraph change, too."""
     fields = {cls: " ".join(f.name for f in dataclasses.fields(cls)) for cls in FIELDS}
     assert (fields, OpGraph.VERSION) == (FIELDS, VERSION_OF_FIELDS)
 

@@ -23,7 +23,7 @@ SERVERS = 4
 
 
 class Recorder:
-    """What the hosts have: tables by number, and the current ones."""
+    """Tables of hosts by number, and the current ones."""
 
     def __init__(self) -> None:
         self.tables: dict[int, dict[int, Mapping[int, Link]]] = {}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric.netns import kernel as netns_kernel
-from torch_topoopt.fabric.netns.kernel_tables import KernelTables
+from torch_topoopt.fabric.netns.kernel_tables import RETRANSMIT_SOON, KernelTables
 from torch_topoopt.fabric.own_command import own_command
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.processes.scratch import process_start
@@ -29,13 +29,8 @@ _STATE_DIR = "/run/topoopt"
 _CAP_NET_ADMIN = 12  # <linux/capability.h>
 _IPV4 = 2  # AF_INET
 _IPV4_SETTINGS = Path("/proc/sys/net/ipv4")
-# While circuits of a group move, packets to other servers are lost. TCP would double the time after
-# each loss, and wait on when the circuits are back. After a pause it keeps its window.
-_OF_TCP = {
-    "tcp_thin_linear_timeouts": "1",
-    "tcp_rto_max_ms": "1000",  # the least that Linux allows; since 6.15
-    "tcp_slow_start_after_idle": "0",
-}
+# After a pause, TCP keeps its window.
+_OF_TCP = RETRANSMIT_SOON | {"tcp_slow_start_after_idle": "0"}
 # Any interface may lead to the source of a packet (2), because its way back may differ. Packets may
 # leave where they came in; hosts would redirect the sender then.
 _OF_PORTS = {

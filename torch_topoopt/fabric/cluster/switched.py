@@ -110,7 +110,7 @@ class SwitchedFabric:
 
     @property
     def relay(self) -> str:
-        """Who relays: the ranks ("user") or the hosts ("kernel")."""
+        """What relays: the ranks ("user") or the hosts ("kernel")."""
         return "kernel" if self._leader else "user"
 
     def spare_circuits(self, plan: Plan) -> SpareCircuits | None:

@@ -6,12 +6,11 @@ steer the light between the hosts' ports (tests/backend/links/test_moving_switch
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.netns import kernel as netns_kernel
-from torch_topoopt.fabric.netns.kernel_tables import CircuitRoute, KernelTables
+from torch_topoopt.fabric.netns.kernel_tables import RETRANSMIT_SOON, CircuitRoute, KernelTables
 from torch_topoopt.fabric.netns.layout import port_interface
 from torch_topoopt.links import sockets as fabric_links
 
@@ -21,19 +20,13 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.netns.layout import NetnsLayout
     from torch_topoopt.plan import Link, Plan
 
-_MOST_RETRANSMISSION_MS = 1000  # the least that Linux allows
-
 
 def retransmit_soon() -> None:
-    """Limits the time between retransmissions of connections that are opened afterwards.
-
-    While circuits of a group move, packets to other servers are lost. TCP would double the time
-    after each loss, and wait on when the circuits are back.
-    """
-    ipv4 = Path("/proc/sys/net/ipv4")
-    (ipv4 / "tcp_thin_linear_timeouts").write_text("1")
-    with contextlib.suppress(FileNotFoundError):  # Linux before 6.15
-        (ipv4 / "tcp_rto_max_ms").write_text(str(_MOST_RETRANSMISSION_MS))
+    """Limits the time between retransmissions of connections that are opened afterwards."""
+    for name, value in RETRANSMIT_SOON.items():
+        path = Path("/proc/sys/net/ipv4", name)
+        if path.exists():
+            path.write_text(value)
 
 
 class NetnsRoutes:

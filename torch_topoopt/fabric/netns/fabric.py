@@ -176,7 +176,7 @@ class NetnsFabric:
 
     @property
     def relay(self) -> str:
-        """Who relays: the ranks ("user") or the hosts ("kernel")."""
+        """What relays: the ranks ("user") or the hosts ("kernel")."""
         return self._options.relay
 
     def circuit_mover(

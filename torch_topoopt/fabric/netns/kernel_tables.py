@@ -24,6 +24,13 @@ _PLAN_TABLE = 84_000  # of the host's own packets; the sources of relayed ones f
 _TABLE = 85_000  # of the first topology
 _PRIORITY = 500  # of the rule: before those of relays and of the plan's routes
 _RELAY_PRIORITY, _PLAN_PRIORITY = 501, 502
+# Settings of net/ipv4 for connections that are opened afterwards. While circuits of a group move,
+# packets to other servers are lost. TCP would double the time after each loss, and wait on when the
+# circuits are back.
+RETRANSMIT_SOON = {
+    "tcp_thin_linear_timeouts": "1",
+    "tcp_rto_max_ms": "1000",  # the least that Linux allows; since 6.15
+}
 
 
 @dataclass(frozen=True)
